@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/evict/interlude.h"
 #include "runtime/memory/allocator.h"
 #include "runtime/torch/hook.h"
 
@@ -76,6 +77,7 @@ void Awake::end_holding_back() {
 
 bool Awake::inside_unwatched_op() {
   if (!settling_ || !state_.at_home()) return false;
+  if (Interlude::under_way()) return true;
   if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradCPU) && !c10::InferenceMode::is_enabled())
     return true;
   const std::lock_guard lock(state_.lock);

@@ -4,7 +4,8 @@
 // allocation that wakes it is made by an op that nobody watches, so what that op uses is not pinned:
 //
 //   asleep ──wake(), at home──────────▶ settling: ops inside the unwatched one go unwatched, too (they are known by
-//     │                                 autograd having been taken off). What they use is unknown, and cannot leave
+//     │                                 autograd having been taken off, or by an interlude). What they use is unknown, and
+//     │                                 cannot leave
 //     └────wake(), in another thread──▶ home is away: it goes on unwatched until it comes by. What others meet
 //                                       meanwhile may be in use there, and is held back
 //

@@ -27,6 +27,8 @@ void pointer_leaves(c10::StorageImpl* storage) {
 
 InKernel::InKernel() { ++tl_kernels; }
 InKernel::~InKernel() { --tl_kernels; }
+int leave_kernels() { return std::exchange(tl_kernels, 0); }
+void enter_kernels(int count) { tl_kernels = count; }
 
 void watch(c10::StorageImpl& storage) { torch_versions::call_back(storage, &pointer_leaves); }
 

@@ -53,5 +53,8 @@ struct InKernel {
   InKernel(const InKernel&) = delete;
   InKernel& operator=(const InKernel&) = delete;
 };
+// How many the calling thread was in; it is in none from then on. And back.
+int leave_kernels();
+void enter_kernels(int count);
 
 }  // namespace stowage::runtime::evict

@@ -54,6 +54,17 @@ void Ops::note_writes(const Operands& operands, Running& running, bool undoing) 
   }
 }
 
+// Ops under way are writing to what this one reads: an interlude of theirs may see it before they have.
+bool Ops::reads_what_changes(const Operands& operands) const {
+  for (const Running* other = state_.running; other != nullptr; other = other->next) {
+    for (const Written& written : other->written) {
+      const auto reads = [&](const Operand& operand) { return operand.storage == written.storage.get(); };
+      if (std::any_of(operands.begin(), operands.end(), reads)) return true;
+    }
+  }
+  return false;
+}
+
 void Ops::overwrite(const OpTraits& op, const Operands& operands, const torch::jit::Stack& stack, bool& rememberable) {
   for (const Operand& operand : operands) {
     Value* value = operand.value;
@@ -78,6 +89,13 @@ void Ops::tell_readers(const Value& value) {
     if (!running->ready || !running->uses(value)) continue;
     if (StoragePtr held = torch_versions::hold(value.storage)) running->moved_on.push_back(std::move(held));
   }
+}
+
+// An interlude, or another thread, has met it while it was written to: what it holds now is something else.
+void Ops::forget_met(const Written& written) {
+  Value* met = value_in(written.storage.get());
+  const bool still_its = met != nullptr && storage_of(written.tensor) == written.storage.get();
+  if (still_its && met->resident() && !met->known_outside) graph_.take_off(*met);
 }
 
 // The op is over and its results are right. What fails now (there is no memory for a note, another thread has taken the
@@ -112,8 +130,10 @@ void Ops::note_results(const OpTraits& op, const torch::jit::Stack& stack, const
     value->in_place_depth = in_place_depth;
     if (again && remembered) graph_.give_recipe(*value, running.recipe, position, took_ns);
   };
-  for (const Written& w : running.written)
+  for (const Written& w : running.written) {
+    forget_met(w);
     note(w.tensor, -1 - w.operand, !op.batch_norm && !w.contended, w.in_place_depth);
+  }
   c10::SmallVector<const at::Tensor*, 4> results;
   collect_results(op, stack, results);
   for (std::size_t i = 0; i < results.size(); ++i) note(*results[i], static_cast<std::int32_t>(i), true, 0);

@@ -107,7 +107,8 @@ void Ops::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dispat
     running.ready = true;
     begin_op(op, operands);
     const bool undoing = updates_.undoing();
-    bool rememberable = worth_remembering() && can_remember(op, *stack, operands) && !all_small_in_place(op, operands);
+    bool rememberable = worth_remembering() && can_remember(op, *stack, operands) &&
+                        !all_small_in_place(op, operands) && !reads_what_changes(operands);
     note_writes(operands, running, undoing);
     overwrite(op, operands, *stack, rememberable);
     if (rememberable) {

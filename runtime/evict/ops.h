@@ -47,9 +47,11 @@ class Ops final : public Interceptor {
   // notes.cpp
   void begin_op(const OpTraits& op, const Operands& operands);
   void note_writes(const Operands& operands, Running& running, bool undoing);
+  [[nodiscard]] bool reads_what_changes(const Operands& operands) const;
   void overwrite(const OpTraits& op, const Operands& operands, const torch::jit::Stack& stack, bool& rememberable);
   void tell_readers(const Value& value);
   void take_notes(const OpTraits& op, const torch::jit::Stack& stack, Running& running, std::int64_t took_ns);
+  void forget_met(const Written& written);
   void note_results(const OpTraits& op, const torch::jit::Stack& stack, const Running& running, std::int64_t took_ns);
 
   State& state_;

@@ -19,6 +19,7 @@ struct CountWait {
 }  // namespace
 
 std::int64_t waited_ns() { return tl_waited_ns; }
+void set_waited_ns(std::int64_t ns) { tl_waited_ns = ns; }
 
 void Room::make_room(std::int64_t bytes) {
   const CountWait count;

@@ -42,7 +42,8 @@ class Room final : public Guardian {
   Graph& graph_;
 };
 
-// Nanoseconds that the calling thread has spent making room, inside ops.
+// Nanoseconds inside ops that are not theirs: the calling thread has spent them making room, or in interludes.
 std::int64_t waited_ns();
+void set_waited_ns(std::int64_t ns);
 
 }  // namespace stowage::runtime::evict

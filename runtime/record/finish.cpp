@@ -221,6 +221,7 @@ class HostSlices {
     std::set<std::int32_t> ops;
     bool arguments = false;       // arguments and residents: as they were before the step
     std::set<BlockId> constants;  // that Python makes: they may be others in the next call
+    std::set<BlockId> externals;  // these, and those that were there before
     bool known_before = true;     // those but for parameters, and constants, alone; by few ops
   };
   Origins origins(std::vector<BlockId> blocks, std::int32_t before) const {
@@ -231,6 +232,7 @@ class HostSlices {
       found.known_before &= !(b.external && (access == Access::kWrite || b.kind == BufferKind::kParameter));
       found.arguments |= b.external && !b.of_python;
       if (b.of_python) found.constants.insert(block);
+      if (b.external) found.externals.insert(block);
       todo.emplace_back(block, at);
     };
     for (const BlockId block : blocks) look_at(block, Access::kRead, before);
@@ -248,6 +250,13 @@ class HostSlices {
     return found;
   }
 
+  void note_origins(const Origins& from, DataGuard& guard) const {
+    guard.of_arguments = from.arguments;
+    guard.needs.assign(from.ops.begin(), from.ops.end());
+    guard.origins.assign(from.externals.begin(), from.externals.end());
+    guard.overwritten = std::ranges::any_of(guard.origins, [&](BlockId id) { return !writers_[id.index()].empty(); });
+  }
+
   // Outside of the optimizers a number must be known before the step runs: from constants, or worked out anew before
   // each call (data_guards.h).
   bool decision(std::int32_t index) {
@@ -260,7 +269,9 @@ class HostSlices {
       return read(index, what + " inside the step: control flow or numbers that depend on data");
     }
     op.role = Role::kView;
-    guards_.push_back({from.arguments, index, {from.ops.begin(), from.ops.end()}, {}, {}, index, {}});
+    DataGuard& guard = guards_.emplace_back();
+    guard.op = guard.at = index;
+    note_origins(from, guard);
     return true;
   }
 
@@ -291,8 +302,7 @@ class HostSlices {
         return false;
       }
       for (const BlockId constant : from.constants) tape_.blocks[constant.index()].fixed = true;
-      guard.of_arguments = from.arguments;
-      guard.needs.assign(from.ops.begin(), from.ops.end());
+      note_origins(from, guard);
       guards_.push_back(std::move(guard));
     }
     std::stable_sort(guards_.begin(), guards_.end(),

@@ -162,6 +162,8 @@ struct DataGuard {
   std::int32_t at = 0;              // before which op,
   std::string where;                // and by what
   bool implied = false;             // it follows from what another guard has read
+  std::vector<BlockId> origins;     // external ones that it follows from
+  bool overwritten = false;         // the step writes to one of them, afterwards
 };
 
 struct Tape {

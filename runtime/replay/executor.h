@@ -100,6 +100,8 @@ class Executor {
   torch::jit::Stack tell(TapeOpId read, const std::vector<at::Tensor>& inputs);
   // Since tell() and before run(): has this op run?
   [[nodiscard]] bool has_run(TapeOpId op) const { return parts_ && ran_at_[op.index()] < parts_->next; }
+  // The same: is this external block where it was before the step, with what it held then?
+  [[nodiscard]] bool as_before(BlockId external) const;
   // Since tell() and before run().
   [[nodiscard]] bool tells() const { return parts_.has_value(); }
   // After tell(), instead of run(): residents and generator are as before the step. Nothing otherwise.

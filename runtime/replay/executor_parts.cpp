@@ -40,6 +40,9 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
   return std::move(told_);
 }
 
+// What is written in parts is saved (executor_undo.cpp).
+bool Executor::as_before(BlockId external) const { return !parts_ || !(saved_.has(external) || away(external)); }
+
 void Executor::take_back() {
   if (!parts_) return;
   take_back_writes();

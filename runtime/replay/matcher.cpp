@@ -237,8 +237,7 @@ void Matcher::differs(const std::string& how, const c10::OperatorHandle& op, c10
     throw std::runtime_error(how);
   }
   note_replaced(op, *stack);
-  const bool other = cursor_ >= end_ || !(tape_->ops[cursor_].handle == op);
-  if (other && mode_ == Mode::kStep) other_operator_ = {static_cast<std::int64_t>(cursor_), full_name(op)};
+  if (mode_ == Mode::kStep) left_by_ = {static_cast<std::int64_t>(cursor_), full_name(op)};
   leave(how);
   run_where_left(op, keys, stack);
 }

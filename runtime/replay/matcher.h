@@ -146,8 +146,8 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   void array_gone(std::int64_t number) { arrays_.gone(number); }
   // The kernels of the step have run.
   void join_arrays();
-  // Where it left the tape with another operator: at which op, and that operator's name; else -1.
-  [[nodiscard]] const std::pair<std::int64_t, std::string>& other_operator() const { return other_operator_; }
+  // At which op it left the tape, and by which operator; where it was by none, -1.
+  [[nodiscard]] const std::pair<std::int64_t, std::string>& left_by() const { return left_by_; }
   // Where it left the tape, an optimizer was at work.
   [[nodiscard]] bool left_in_section() const { return left_in_section_; }
   // Went on as another recording, elsewhere than in an optimizer's step.
@@ -251,6 +251,9 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   bool wait_for_form(TapeOpId id, torch::jit::Stack* stack);
   void note_changed(TapeOpId op);
   [[nodiscard]] bool differs_in(const DataGuard& guard) const;
+  [[nodiscard]] bool is_known(const DataGuard& guard) const;
+  void decide_ahead();
+  void take_back_for(const DataGuard& guard);
   void decide(TapeOpId id, torch::jit::Stack* stack);
   [[nodiscard]] bool still_holds(TapeOpId op);
   template <class WorkOut>
@@ -333,7 +336,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   bool copies_ = false;
   bool refreshed_ = false;
   bool left_in_section_ = false;
-  std::pair<std::int64_t, std::string> other_operator_{-1, ""};
+  std::pair<std::int64_t, std::string> left_by_{-1, ""};
   bool other_in_step_ = false;
   std::int64_t plain_runs_ = 0;
   bool read_shell_ = false;
@@ -346,6 +349,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   std::vector<std::unique_ptr<NumberSource>> numbers_;  // of own_, then of others_
   std::vector<bool> decided_;                           // the same
   bool telling_ = false;
+  std::map<const DataGuard*, c10::IValue> ahead_;  // numbers that Python will ask for
   // Nothing draws while a step is matched. What Python finds as the generator after i draws is python_generator_[i]: 0
   // as it was before the step, then marks, which tell where Python sets it. Draws that are alike lead from one mark to
   // one mark.

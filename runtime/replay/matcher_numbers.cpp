@@ -116,6 +116,7 @@ torch::jit::Stack Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
     ~AsPythonHasIt() { python.restore(moved); }
   } const at_end{tape_->moved, generators_now()};
   python_generator_[0].restore(tape_->moved);
+  if (!numbers().under_way()) decide_ahead();
   return aside([&] { return numbers().tell(op); });
 }
 
@@ -166,16 +167,49 @@ bool Matcher::differs_in(const DataGuard& guard) const {
   return differs;
 }
 
+bool Matcher::is_known(const DataGuard& guard) const { return decided() && !(changes_ && differs_in(guard)); }
+
+// Kernels are about to run, and some write where numbers come from that Python asks for later. Those that all has come
+// for are worked out first.
+void Matcher::decide_ahead() {
+  if (mode_ != Mode::kStep || tape_->data_guards.empty()) return;
+  std::optional<WorkedOut> worked_out;
+  for (const DataGuard& guard : tape_->data_guards) {
+    const bool has_come = guard.needs.empty() || static_cast<std::size_t>(guard.needs.back()) < cursor_;
+    const bool will_be_asked = guard.op >= 0 && static_cast<std::size_t>(guard.op) >= cursor_;
+    if (!guard.overwritten || !has_come || !will_be_asked || is_known(guard) || ahead_.contains(&guard)) continue;
+    try {
+      aside([&] {
+        if (!worked_out) worked_out.emplace(*tape_, inputs_);
+        ahead_[&guard] = worked_out->number(guard);
+      });
+    } catch (const std::exception&) {  // raised again where Python asks
+    }
+  }
+}
+
+// What leads there is as it was before the step from now on.
+void Matcher::take_back_for(const DataGuard& guard) {
+  if (!numbers().under_way()) return;
+  const auto changed = [&](BlockId block) { return !numbers().as_before(block); };
+  if (std::ranges::any_of(guard.origins, changed)) take_back_numbers();
+}
+
 // A number that is known before the step. Worked out anew where it was recorded, or seen before this call, with other
 // numbers than Python's own now.
 void Matcher::decide(TapeOpId id, torch::jit::Stack* stack) {
   TapeOp& op = tape_->op(id);
   const auto guard = std::find_if(tape_->data_guards.begin(), tape_->data_guards.end(),
                                   [&](const DataGuard& g) { return TapeOpId(g.op) == id; });
-  const bool known = guard == tape_->data_guards.end() || (decided() && !(changes_ && differs_in(*guard)));
-  if (known) return answer_with_shells(op, stack);
+  if (guard == tape_->data_guards.end() || is_known(*guard)) return answer_with_shells(op, stack);
   torch::jit::drop(*stack, arguments_on_stack(op));
-  const c10::IValue number = aside([&] { return WorkedOut(*tape_, inputs_).number(*guard); });
+  c10::IValue number;
+  if (const auto ahead = ahead_.find(&*guard); ahead != ahead_.end() && !other_numbers_[id.index()]) {
+    number = ahead->second;
+  } else {
+    take_back_for(*guard);
+    number = aside([&] { return WorkedOut(*tape_, inputs_).number(*guard); });
+  }
   stack->push_back(number);
   if (!op.asks_shape) op.values[0] = number;  // another shape is another recording
 }
@@ -187,6 +221,7 @@ bool Matcher::still_holds(TapeOpId op) {
     const bool leads = !guard.needs.empty() && TapeOpId(guard.needs.back()) == op;
     const bool read = guard.at == static_cast<std::int32_t>(op.index()) + 1;
     if (guard.op >= 0 || !(leads || read) || (decided() && !differs_in(guard))) continue;
+    take_back_for(guard);
     if (!aside([&] { return WorkedOut(*tape_, inputs_).holds(guard); })) return false;
   }
   return true;

@@ -27,7 +27,7 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
   decided_ = std::move(decided);
   refreshed_ = false;
   left_in_section_ = other_in_step_ = false;
-  other_operator_ = {-1, ""};
+  left_by_ = {-1, ""};
   read_shell_ = told_in_vain_ = grad_mode_differed_ = budget_watches_ = false;
   watched_.clear();
   arrays_.clear();
@@ -45,6 +45,7 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
   draws_.clear();
   told_states_.clear();
   set_aside_.clear();
+  ahead_.clear();
 }
 
 void Matcher::start() {

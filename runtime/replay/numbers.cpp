@@ -11,6 +11,7 @@ namespace stowage::runtime {
 
 torch::jit::Stack PlannedNumbers::tell(TapeOpId read) { return executor_.tell(read, inputs_); }
 bool PlannedNumbers::has_run(TapeOpId op) const { return executor_.has_run(op); }
+bool PlannedNumbers::as_before(BlockId external) const { return executor_.as_before(external); }
 void PlannedNumbers::take_back() { executor_.take_back(); }
 bool PlannedNumbers::under_way() const { return executor_.tells(); }
 

@@ -33,6 +33,8 @@ class NumberSource {
   virtual torch::jit::Stack tell(TapeOpId read) = 0;
   // Has the op run already?
   [[nodiscard]] virtual bool has_run(TapeOpId op) const = 0;
+  // Is this external block where it was before the step, with what it held then?
+  [[nodiscard]] virtual bool as_before(BlockId external) const = 0;
   // Nothing has run: residents and generator are as before the step.
   virtual void take_back() = 0;
   // Something has run that take_back() would take back.
@@ -48,6 +50,7 @@ class PlannedNumbers final : public NumberSource {
       : executor_(executor), inputs_(std::move(inputs)) {}
   torch::jit::Stack tell(TapeOpId read) override;
   [[nodiscard]] bool has_run(TapeOpId op) const override;
+  [[nodiscard]] bool as_before(BlockId external) const override;
   void take_back() override;
   [[nodiscard]] bool under_way() const override;
 
@@ -76,6 +79,7 @@ class PlainNumbers final : public NumberSource {
   ~PlainNumbers() override { take_back(); }
   torch::jit::Stack tell(TapeOpId read) override;
   [[nodiscard]] bool has_run(TapeOpId op) const override { return static_cast<std::int32_t>(op.index()) < next_; }
+  [[nodiscard]] bool as_before(BlockId external) const override { return !saved_.has(external); }
   void take_back() override;
   [[nodiscard]] bool under_way() const override { return run_.has_value(); }
   void end() override { take_back(); }
@@ -110,6 +114,7 @@ class NotedNumbers final : public NumberSource {
       : of_(std::move(of)), python_(std::move(python)) {}
   torch::jit::Stack tell(TapeOpId read) override;
   [[nodiscard]] bool has_run(TapeOpId op) const override { return of_->has_run(op); }
+  [[nodiscard]] bool as_before(BlockId external) const override { return of_->as_before(external); }
   void take_back() override;
   [[nodiscard]] bool under_way() const override { return of_->under_way(); }
   void end() override;

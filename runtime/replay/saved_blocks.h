@@ -1,6 +1,7 @@
 // What external blocks held before the first op that writes them, kept on the host, so that a run can be taken back.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,9 @@ class SavedBlocks {
     contents_.emplace_back(block, KeptBytes(from, often_));
   }
   void clear() { contents_.clear(); }
+  [[nodiscard]] bool has(BlockId block) const {
+    return std::ranges::any_of(contents_, [&](const auto& saved) { return saved.first == block; });
+  }
 
   // Puts all back, and forgets it.
   template <class StorageOf>

@@ -164,6 +164,16 @@ WithStepKeys::~WithStepKeys() {
   if (!included_before_) c10::impl::tls_set_dispatch_key_included(kKeyBelow, false);
 }
 
+SeenAgain::SeenAgain()
+    : was_unseen_(c10::impl::tls_is_dispatch_key_excluded(kKey) &&
+                  !c10::impl::tls_is_dispatch_key_excluded(kKeyBelow)) {
+  if (was_unseen_) c10::impl::tls_set_dispatch_key_excluded(kKey, false);
+}
+
+SeenAgain::~SeenAgain() {
+  if (was_unseen_) c10::impl::tls_set_dispatch_key_excluded(kKey, true);
+}
+
 void pass_unseen(bool passes) {
   tl_depth_below += passes ? 1 : -1;
   tl_leaf_depth += passes ? 1 : -1;

@@ -86,6 +86,19 @@ class WithStepKeys {
   bool included_before_;
 };
 
+// While alive, what the calling thread does inside an op comes to the shared interceptor, as if between two ops: the
+// program's own code runs there (a hook of saved tensors).
+class SeenAgain {
+ public:
+  SeenAgain();
+  ~SeenAgain();
+  SeenAgain(const SeenAgain&) = delete;
+  SeenAgain& operator=(const SeenAgain&) = delete;
+
+ private:
+  bool was_unseen_;
+};
+
 // From true on, until false (as often), the calling thread has the dispatch key of an attached one, whether it is or not.
 void keep_attached_key(bool kept);
 

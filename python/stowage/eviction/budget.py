@@ -27,6 +27,7 @@ from stowage._torch import collector, optimizer_steps
 from stowage._torch.private import address, generated_code
 from stowage.errors import PACKAGE_FOLDER, Error
 from stowage.eviction.out_of_memory import OutOfMemory
+from stowage.eviction.packing import SeenHooks
 from stowage.eviction.reads import Reads, bring
 from stowage.report.notebook import budget_html
 from stowage.report.progress import Report, shown, visible
@@ -131,6 +132,7 @@ class budget(_runtime.Block):
         # What exists already when it begins
         self._may_make_room: Callable[[], Iterable[torch.Tensor]] = existing_tensors
         self._reads = Reads(self._runtime, self.device)
+        self._hooks = SeenHooks()
         self._after_step: list[Callable] = [lambda optimizer, *_: self._runtime.end_update(id(optimizer))]
         self._progress = progress
         self._while_it_watches = contextlib.ExitStack()
@@ -157,6 +159,7 @@ class budget(_runtime.Block):
         self._used = True
         optimizer_steps.listen(self, lambda optimizer, *_: self._runtime.begin_update(id(optimizer)), self._stepped)
         self._reads.apply()
+        self._hooks.apply()
         self._while_it_watches.enter_context(compiled_regions.seen_by_budgets())
         try:
             if callable(self._progress) or (self._progress is not False and visible()):
@@ -177,6 +180,7 @@ class budget(_runtime.Block):
     def _end(self) -> None:
         self._while_it_watches.close()
         optimizer_steps.forget(self)
+        self._hooks.undo()
         self._reads.undo()
         del self._after_step[1:]
         self._runtime.leave([address(t) for t in self._may_stay()])

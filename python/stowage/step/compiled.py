@@ -465,7 +465,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         entry.eager_calls += 1
         entry.wanted_because = shadow.difference
         if not shadow.handed_out:
-            entry.leaves(shadow.other_operator)
+            entry.leaves(shadow.left_by)
             if entry.never_serves:
                 self._rest(entry, f"its Python does not do what was recorded, however often it is: {shadow.difference}")
         elif not entry.planned_yet:

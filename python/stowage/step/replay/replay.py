@@ -464,7 +464,7 @@ class Replay:
             matcher.refreshed,
             matcher.other_in_step,
             matcher.left_in_section,
-            matcher.other_operator,
+            matcher.left_by,
             contents.handed_out,
         )
 
