@@ -388,6 +388,9 @@ class Matcher:
     def difference(self) -> str: ...
 
     @property
+    def decides_as_before(self) -> bool: ...
+
+    @property
     def left_by(self) -> tuple[int, str]: ...
 
     @property

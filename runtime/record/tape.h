@@ -154,16 +154,17 @@ struct Section {
 // follows from the arguments and from what Python gives the step. Either a number that an op handed over, or all of a
 // tensor.
 struct DataGuard {
-  bool of_arguments = true;         // else of Python's own constants alone
-  std::int32_t op = -1;             // that handed it over, or -1
-  std::vector<std::int32_t> needs;  // the ops that lead to it, in order
-  SlotId tensor;                    // else: the tensor that was read,
-  std::string content;              // its elements in order
-  std::int32_t at = 0;              // before which op,
-  std::string where;                // and by what
-  bool implied = false;             // it follows from what another guard has read
-  std::vector<BlockId> origins;     // external ones that it follows from
-  bool overwritten = false;         // the step writes to one of them, afterwards
+  bool of_arguments = true;           // else of Python's own constants alone
+  std::int32_t op = -1;               // that handed it over, or -1
+  std::vector<std::int32_t> needs;    // the ops that lead to it, in order
+  SlotId tensor;                      // else: the tensor that was read,
+  std::string content;                // its elements in order
+  std::int32_t at = 0;                // before which op,
+  std::string where;                  // and by what
+  bool implied = false;               // it follows from what another guard has read
+  std::vector<BlockId> origins;       // external ones that it follows from
+  bool overwritten = false;           // the step writes to one of them, afterwards
+  std::optional<c10::IValue> latest;  // number that Python has been told, in the place of the recorded one
 };
 
 struct Tape {

@@ -195,8 +195,8 @@ void Matcher::take_back_for(const DataGuard& guard) {
   if (std::ranges::any_of(guard.origins, changed)) take_back_numbers();
 }
 
-// A number that is known before the step. Worked out anew where it was recorded, or seen before this call, with other
-// numbers than Python's own now.
+// A number that is known before the step. Worked out anew where it is another one than was recorded, or follows from
+// other numbers of Python's. The tape keeps the recorded one: what Python did because of it is known of that alone.
 void Matcher::decide(TapeOpId id, torch::jit::Stack* stack) {
   TapeOp& op = tape_->op(id);
   const auto guard = std::find_if(tape_->data_guards.begin(), tape_->data_guards.end(),
@@ -210,8 +210,12 @@ void Matcher::decide(TapeOpId id, torch::jit::Stack* stack) {
     take_back_for(*guard);
     number = aside([&] { return WorkedOut(*tape_, inputs_).number(*guard); });
   }
-  stack->push_back(number);
-  if (!op.asks_shape) op.values[0] = number;  // another shape is another recording
+  if (number != op.values[0]) {
+    decides_otherwise_ = true;
+    decides_anew_ |= !guard->latest.has_value() || *guard->latest != number;
+  }
+  guard->latest = number;
+  stack->push_back(std::move(number));
 }
 
 // Of what ops that are no kernels read on the host: is it as recorded, where all that leads there has come with `op`, or

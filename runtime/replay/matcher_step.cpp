@@ -46,6 +46,7 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
   told_states_.clear();
   set_aside_.clear();
   ahead_.clear();
+  decides_otherwise_ = decides_anew_ = false;
 }
 
 void Matcher::start() {
@@ -507,8 +508,6 @@ bool Matcher::change_to(std::size_t other) {
     next->ops[i].arguments = tape_->ops[i].arguments;
     if (generator >= 0) next->ops[i].arguments[static_cast<std::size_t>(generator)] = own;
     next->ops[i].jump = tape_->ops[i].jump;
-    if (next->ops[i].role == TapeOp::Role::kView && tells_value(next->ops[i].handle) && !next->ops[i].asks_shape)
-      next->ops[i].values = tape_->ops[i].values;  // as this call has decided
   }
   for (std::size_t b = 0; b < now_called.size(); ++b) {
     if (!now_called[b].valid() || !tape_->blocks[b].of_python) continue;

@@ -413,7 +413,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
                     began.numbers_fit = unchanged or (fitted[0] and not shadow.refreshed)
                     for other, fits in zip(others, fitted[1:]):
                         other.numbers_fit = fits
-                self._settle_down(entry, replay, unchanged)
+                self._settle_down(entry, replay, unchanged, shadow.decides_as_before)
                 entry.serves(replay)
                 if not replay.trusted:
                     return self._rehearse(entry, shadow, inputs, bound[fit.index(replay)], undo, gradients), None
@@ -449,10 +449,11 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         for replay in entry.replays:
             replay.shadowed_because = replay.shadowed_because or "it has changed in a way that is not watched"
 
-    def _settle_down(self, entry: Entry, replay: Replay, unchanged: bool) -> None:
+    def _settle_down(self, entry: Entry, replay: Replay, unchanged: bool, decides_as_before: bool) -> None:
         """Recorded anew, to be watched anew, when what it reads has changed and stays so; ever later when it does not
         stay."""
-        expected = unchanged or replay.undecided or replay.shadowed_because or not entry.key_stays
+        undecided = replay.undecided and not decides_as_before
+        expected = unchanged or undecided or replay.shadowed_because or not entry.key_stays
         entry.changed_calls = 0 if expected else entry.changed_calls + 1
         if entry.changed_calls >= entry.patience:
             entry.changed_calls, entry.wanted = 0, 1

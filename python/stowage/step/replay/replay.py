@@ -464,6 +464,7 @@ class Replay:
             matcher.refreshed,
             matcher.other_in_step,
             matcher.left_in_section,
+            matcher.decides_as_before,
             matcher.left_by,
             contents.handed_out,
         )

@@ -1,0 +1,166 @@
+"""Numbers that follow from what is there before the step (a batch's mask, a counter), which differ from the recorded one and
+stay so for some calls: what Python makes of them, gives back, and does because of them, is that of the call."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import stowage
+
+
+class Program:
+    """``does``: what the step does with the number of the batch's entries above 0."""
+
+    def __init__(self, does, source):
+        self.does, self.source = does, source
+        self.model = nn.Linear(8, 3)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
+        self.counted = torch.zeros((), dtype=torch.long)
+        self.log, self.seen, self.kept = [], set(), {}
+        self.last = self.flag = None
+
+    def step(self, x):
+        if self.source == "batch":
+            n = int((x > 0).sum())
+        elif self.source == "listed":
+            n = sum((x[:, 0] > 0).tolist())
+        elif self.source == "between":
+            n = self.counted.item()
+        else:
+            n = int(self.counted)
+            self.counted.add_(1).clamp_(max=4)
+        loss = self.model(x).square().mean()
+        if self.source != "listed" or n >= 0:
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+        out = [loss.detach()]
+        for do in self.does:
+            if do == "number":
+                out.append(n)
+            elif do == "text":
+                out.append(f"{n} of {x.numel()}")
+            elif do == "is it many":
+                out.append(n > 3)
+            elif do == "so many":
+                out.append([0] * n)
+            elif do == "named":
+                out.append({"n": n, f"n{n}": 1})
+            elif do == "half":
+                out.append(n / 2)
+            elif do == "scaled":
+                out.append(loss.detach() * n)
+            elif do == "log many" and n > 3:
+                self.log.append(n)
+            elif do == "log few" and n < 2:
+                self.log.append(-n)
+            elif do == "last":
+                self.last = n
+            elif do == "flag" and n > 3:
+                self.flag = True
+            elif do == "seen":
+                self.seen.add(n)
+            elif do == "count":
+                self.kept[n] = self.kept.get(n, 0) + 1
+            elif do == "keep many" and n > 3:
+                self.kept["loss"] = loss.detach()
+            elif do == "other road" and n > 3:
+                out.append(loss.detach().sqrt())
+        return out
+
+    def state(self):
+        kept = {k: v.item() if isinstance(v, torch.Tensor) else v for k, v in self.kept.items()}
+        return [list(self.log), sorted(self.seen), kept, self.last, self.flag, self.counted.item()]
+
+
+DOES = [
+    "number", "text", "is it many", "so many", "named", "half", "scaled", "log many", "log few", "last", "flag", "seen",
+    "count", "keep many", "other road",
+]  # fmt: skip
+SOURCES = ["batch", "listed", "between", "counter"]
+
+
+def plain(result):
+    return [part.tolist() if isinstance(part, torch.Tensor) else part for part in result]
+
+
+def run(does, source, numbers, compiled, **options):
+    torch.manual_seed(0)
+    program = Program(does, source)
+    step = stowage.compile(program.step, **options) if compiled else program.step
+    seen = []
+    for call, n in enumerate(numbers):
+        x = -torch.rand(8, 8) - 0.1
+        x[:n, 0] = -x[:n, 0]
+        if source == "between":
+            program.counted.fill_(n)
+        if call % 3 == 2:  # who calls takes what is there
+            program.flag, program.last = None, None
+            program.log.clear()
+            program.kept.pop("loss", None)
+        seen.append((plain(step(x)), program.state()))
+    seen.append([p.tolist() for p in program.model.parameters()])
+    return seen, step.stats()["planned_steps"] if compiled else 0
+
+
+def assert_as_eager(does, source, numbers, **options):
+    expected, _ = run(does, source, numbers, False)
+    got, planned = run(does, source, numbers, True, **options)
+    for call, (a, b) in enumerate(zip(expected, got, strict=True)):
+        assert a == b, f"call {call}"
+    return planned
+
+
+REPEATING = [1, 1, 1, 1, 5, 5, 5, 5, 1, 1, 2, 2, 2, 6, 6, 1, 6, 6, 1, 1]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("do", DOES)
+def test_what_follows_from_a_number_that_stays(do, source):
+    for check in ("auto", "never"):
+        assert_as_eager([do], source, REPEATING, check=check)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_number_that_stays_is_recorded(source):
+    """So that calls with it need no Python either."""
+    program = Program(["number"], source)
+    step = stowage.compile(program.step)
+    for n in [1] * 6 + [4] * 40:
+        x = -torch.rand(8, 8) - 0.1
+        x[:n, 0] = -x[:n, 0]
+        if source == "between":
+            program.counted.fill_(n)
+        checked = step.stats()["checked_steps"]
+        told = step(x)[1]
+    assert told == 4
+    stats = step.stats()
+    assert stats["checked_steps"] == checked and stats["planned_steps"] >= 35, stats
+
+
+@pytest.mark.parametrize("source", ["batch", "listed", "between"])
+def test_numbers_that_do_not_stay_are_not_recorded(source):
+    program = Program(["number"], source)
+    step = stowage.compile(program.step)
+    for call in range(40):
+        n = 1 + call * 5 % 7
+        x = -torch.rand(8, 8) - 0.1
+        x[:n, 0] = -x[:n, 0]
+        if source == "between":
+            program.counted.fill_(n)
+        assert step(x)[1] == n
+    assert step.stats()["planned_steps"] >= 36
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_numbers(seed):
+    r = random.Random(seed)
+    does = r.sample(DOES, r.randint(1, 4))
+    numbers = [n for _ in range(12) for n in [r.choice([0, 1, 1, 2, 4, 5, 7])] * r.choice([1, 1, 2, 3, 5])][:30]
+    source, check = r.choice(SOURCES), r.choice(["auto", "never", "always"])
+    try:
+        assert_as_eager(does, source, numbers, check=check)
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {does} {source} {check} {numbers}") from error
