@@ -65,6 +65,18 @@ void bind_executor(nb::module_& m) {
            "For tests: the kernel after so many others raises, so many times.")
       .def_prop_ro("injected_in", &rt::Executor::injected_in)
       .def("residents_unchanged", &rt::Executor::residents_unchanged)
+      .def(
+          "lasting",
+          [](const rt::Executor& executor) {
+            std::vector<std::vector<Address>> addresses;
+            for (const auto& tensors : executor.lasting()) {
+              addresses.emplace_back();
+              for (const c10::TensorImpl* tensor : tensors)
+                addresses.back().push_back(reinterpret_cast<Address>(tensor));
+            }
+            return addresses;
+          },
+          "Parameters, states and buffers that the step uses: of each, the tensors in its memory that are still there.")
       .def("residents_died", &rt::Executor::residents_died,
            "A parameter, state or buffer that the step uses is nobody's any more.")
       .def(

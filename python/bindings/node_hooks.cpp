@@ -23,13 +23,17 @@ namespace {
 
 class NodeHooks {
  public:
-  explicit NodeHooks(const std::vector<Address>& tensors) : tensors_(tensors_at(tensors)) {}
+  explicit NodeHooks(const std::vector<Address>& tensors) {
+    for (const at::Tensor& tensor : tensors_at(tensors)) tensors_.emplace_back(tensor.getIntrusivePtr());
+  }
 
   // What there is now, as numbers; empty where there are none.
   [[nodiscard]] std::vector<std::uint64_t> now() const {
     std::vector<std::uint64_t> found;
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      const at::Tensor& tensor = tensors_[i];
+      const auto held = tensors_[i].lock();
+      if (!held) continue;
+      const at::Tensor tensor(held);
       if (!tensor.requires_grad()) continue;
       if (auto* inner = torch::autograd::impl::grad_fn_unsafe(tensor)) {
         add(i, *inner, found);
@@ -65,7 +69,7 @@ class NodeHooks {
     }
   }
 
-  std::vector<at::Tensor> tensors_;
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> tensors_;
 };
 
 }  // namespace

@@ -560,6 +560,7 @@ std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, 
   tape_->settle_moved();
   if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_fills_.by_python(), options_.fake);
   settle_dropped(returned, dropped);
+  let_go_of_untouched();
   return std::move(tape_);
 }
 
@@ -576,6 +577,19 @@ void Recorder::settle_dropped(const std::vector<at::Tensor>& returned, const std
   tape_->until_next.resize(tape_->returned.size(), false);
   for (std::size_t i = 0; i < returned.size(); ++i)
     tape_->until_next[i] = until_next.contains(returned[i].unsafeGetTensorImpl());
+}
+
+// The program may drop them while the tape lives. A storage's address is no other's as long as the tape knows it.
+void Recorder::let_go_of_untouched() {
+  if (!tape_->below_autograd || tape_->fake) return;
+  const std::vector<bool> touched = touched_blocks(*tape_);
+  for (std::size_t i = 0; i < touched.size(); ++i) {
+    Block& block = tape_->blocks[i];
+    if (touched[i] || !block.external || block.input >= 0 || block.of_python || block.found) continue;
+    if (!block.tensor.defined() || !block.tensor.has_storage()) continue;
+    block.untouched = block.tensor.storage().getWeakStorageImpl();
+    block.tensor = at::Tensor();
+  }
 }
 
 }  // namespace stowage::runtime

@@ -132,6 +132,7 @@ class Recorder final : public Interceptor {
   [[nodiscard]] std::vector<at::Tensor> found_anew(const std::vector<std::shared_ptr<Tape>>& earlier);
   int current_line();
   void note_let_go();
+  void let_go_of_untouched();
   void settle_dropped(const std::vector<at::Tensor>& returned, const std::set<int>& dropped);
 
   RecordOptions options_;

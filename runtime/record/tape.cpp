@@ -1,5 +1,7 @@
 #include "runtime/record/tape.h"
 
+#include <algorithm>
+
 #include "runtime/torch/op_facts.h"
 
 namespace stowage::runtime {
@@ -8,6 +10,18 @@ Access access_of(const TapeOp& op, std::size_t argument) {
   if (op.tensors[argument].kind == TensorRef::Kind::kNone) return Access::kNone;
   if (writes_argument(op.handle, argument)) return Access::kWrite;
   return reads_only_shape(op.handle, argument) ? Access::kNone : Access::kRead;
+}
+
+std::vector<bool> touched_blocks(const Tape& tape) {
+  std::vector<bool> touched(tape.blocks.size(), false);
+  const auto touch = [&](SlotId slot) {
+    if (slot.valid()) touched[tape.slots[slot.index()].block.index()] = true;
+  };
+  for (const TapeOp& op : tape.ops) {
+    for (const TensorRef& ref : op.tensors) std::for_each(ref.slots.begin(), ref.slots.end(), touch);
+  }
+  std::for_each(tape.returned.begin(), tape.returned.end(), touch);
+  return touched;
 }
 
 void Tape::settle_moved() {

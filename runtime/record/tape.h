@@ -69,7 +69,10 @@ struct Block {
   // input: a gradient that the step lets go of, unread, before any part of a planned call runs
   bool dropped = false;
   std::string name;     // external: as the user knows it
-  at::Tensor tensor;    // external, not an input: over it, as its owner was (defined until the tape is dropped)
+  // external, not an input: over it, as its owner was. Undefined where the step could reach it, and has not touched it:
+  // its memory is not held, but known
+  at::Tensor tensor;
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> untouched;
   TapeOpId creator;     // not external
   SlotId owner;         // the slot of the op's own result, or the external slot
   int allocation = -1;  // not external: position among the creator's allocations, or -1 when it was not seen (fakes)
@@ -230,6 +233,9 @@ void for_each_access(const Tape& tape, const TapeOp& op, Visit visit) {
     }
   }
 }
+
+// By block: it is an op's argument, or is returned.
+std::vector<bool> touched_blocks(const Tape& tape);
 
 // What differs first between two recordings of a step (b is the newer one), or "" when they hold the same program: same
 // ops, same tensors, same numbers.

@@ -79,6 +79,9 @@ class Executor {
   // holds its memory.
   [[nodiscard]] bool residents_died() const;
 
+  // Parameters, states and buffers that the step uses: of each, the tensors that are still there and lie in its memory.
+  [[nodiscard]] std::vector<std::vector<const c10::TensorImpl*>> lasting() const;
+
   // True while the tensors that lie in blocks of others (Tape::tenants) lie in them as they did in the latest call whose
   // Python did what is on the tape. `inputs` are those of the call that begins.
   [[nodiscard]] bool tenants_unchanged(const std::vector<at::Tensor>& inputs);

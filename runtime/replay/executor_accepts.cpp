@@ -103,21 +103,26 @@ bool Executor::residents_unchanged() const {
   return in_place && (all_live || !residents_died());
 }
 
-bool Executor::residents_died() const {
-  enum class Found : std::uint8_t { kNone, kDead, kAlive };
-  std::vector<Found> found(tape_->blocks.size());
+std::vector<std::vector<const c10::TensorImpl*>> Executor::lasting() const {
+  std::vector<bool> known(tape_->blocks.size(), false);
+  std::vector<std::vector<const c10::TensorImpl*>> there(tape_->blocks.size());
   for (const Tenant& tenant : tape_->tenants) {
-    Found& of_block = found[tenant.block.index()];
-    if (of_block != Found::kAlive) of_block = tenant.tensor.expired() ? Found::kDead : Found::kAlive;
+    known[tenant.block.index()] = true;
+    if (const auto held = tenant.tensor.lock()) there[tenant.block.index()].push_back(held.get());
   }
-  for (std::size_t i = 0; i < found.size(); ++i) {
+  std::vector<std::vector<const c10::TensorImpl*>> found;
+  for (std::size_t i = 0; i < there.size(); ++i) {
     const Block& block = tape_->blocks[i];
     const bool lasts = block.kind == BufferKind::kParameter || block.kind == BufferKind::kOptimizerState ||
                        block.kind == BufferKind::kModuleBuffer;
-    if (found[i] == Found::kDead && lasts && touched_[i] && block.external && block.input < 0 && !block.found)
-      return true;
+    if (known[i] && lasts && touched_[i] && block.external && block.input < 0 && !block.found)
+      found.push_back(std::move(there[i]));
   }
-  return false;
+  return found;
+}
+
+bool Executor::residents_died() const {
+  return std::ranges::any_of(lasting(), [](const auto& tensors) { return tensors.empty(); });
 }
 
 namespace {

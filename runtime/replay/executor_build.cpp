@@ -46,17 +46,7 @@ Executor::Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::
 }
 
 void Executor::bind_residents() {
-  touched_.resize(tape_->blocks.size(), false);
-  for (const TapeOp& op : tape_->ops) {
-    for (const TensorRef& ref : op.tensors) {
-      for (const SlotId slot : ref.slots) {
-        if (slot.valid()) touched_[tape_->slots[slot.index()].block.index()] = true;
-      }
-    }
-  }
-  for (const SlotId slot : tape_->returned) {
-    if (slot.valid()) touched_[tape_->slots[slot.index()].block.index()] = true;
-  }
+  touched_ = touched_blocks(*tape_);
   written_.resize(tape_->blocks.size(), false);
   std::vector<bool> counted_by_python(tape_->blocks.size(), true);
   for (const TapeOp& op : tape_->ops) {
@@ -76,6 +66,7 @@ void Executor::bind_residents() {
       input_blocks_.emplace_back(BlockId(i), 1);
       continue;
     }
+    if (!block.tensor.defined()) continue;
     residents_[i] = block.tensor.storage();
     if (!away_[i]) storages_[i] = residents_[i];
     c10::StorageImpl* storage = residents_[i].unsafeGetStorageImpl();
@@ -91,7 +82,7 @@ void Executor::bind_residents() {
   for (std::size_t i = 0; i < tape_->slots.size(); ++i) {
     const Slot& slot = tape_->slots[i];
     const Block& block = tape_->blocks[slot.block.index()];
-    if (!block.external || block.input >= 0 || away(slot.block)) continue;
+    if (!block.external || block.input >= 0 || !block.tensor.defined() || away(slot.block)) continue;
     permanent_[i] = true;
     tensors_[i] = slot.origin == Slot::Origin::kExternal ? block.tensor : make_alias(block.tensor.storage(), slot.meta);
   }

@@ -34,12 +34,13 @@ Matcher::Matcher(std::shared_ptr<Tape> tape) : tape_(std::move(tape)), own_(tape
 void Matcher::add_externals(const Tape& tape, Storages& storages) const {
   for (std::size_t i = 0; i < tape.blocks.size(); ++i) {
     const Block& block = tape.blocks[i];
-    if (!block.external || block.input >= 0 || !block.tensor.defined()) continue;
+    if (!block.external || block.input >= 0 || !(block.tensor.defined() || block.untouched)) continue;
     const auto is_it = [&](SlotId slot) { return slot.valid() && tape.slots[slot.index()].block == BlockId(i); };
     const bool unused = block.kind == BufferKind::kConstant && !block.found && !block.of_python && tape.below_autograd;
     // The recorded call could reach it; this one may come by it
     if (unused && std::none_of(tape.returned.begin(), tape.returned.end(), is_it)) continue;
-    storages[block.tensor.storage().unsafeGetStorageImpl()] = {{BlockId(i), 0, 0}};
+    c10::StorageImpl* storage = block.untouched ? block.untouched->_unsafe_get_target() : block.tensor.storage().unsafeGetStorageImpl();
+    storages[storage] = {{BlockId(i), 0, 0}};
   }
 }
 

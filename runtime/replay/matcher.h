@@ -28,6 +28,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -146,6 +147,9 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   void array_gone(std::int64_t number) { arrays_.gone(number); }
   // The kernels of the step have run.
   void join_arrays();
+  // Of the other recordings, those that have taken numbers of this call, or constants, though it may not have gone on as
+  // they do.
+  [[nodiscard]] const std::set<int>& altered() const { return altered_; }
   // Numbers known before the step are others than was recorded, and those of the call before.
   [[nodiscard]] bool decides_as_before() const { return decides_otherwise_ && !decides_anew_; }
   // At which op it left the tape, and by which operator; where it was by none, -1.
@@ -354,6 +358,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   std::map<const DataGuard*, c10::IValue> ahead_;  // numbers that Python will ask for
   bool decides_otherwise_ = false;                 // it has been told another number than was recorded
   bool decides_anew_ = false;                      // and than in the call before
+  std::set<int> altered_;                          // of others_
   // Nothing draws while a step is matched. What Python finds as the generator after i draws is python_generator_[i]: 0
   // as it was before the step, then marks, which tell where Python sets it. Draws that are alike lead from one mark to
   // one mark.

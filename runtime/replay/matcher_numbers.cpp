@@ -195,16 +195,19 @@ void Matcher::take_back_for(const DataGuard& guard) {
   if (std::ranges::any_of(guard.origins, changed)) take_back_numbers();
 }
 
-// A number that is known before the step. Worked out anew where it is another one than was recorded, or follows from
-// other numbers of Python's. The tape keeps the recorded one: what Python did because of it is known of that alone.
+// A number that is known before the step: the recorded one, where it has just been seen that arguments and residents still
+// lead to it; the one of the call before, where Python's own numbers and constants lead to it, and are as they were then;
+// else it is worked out. The tape keeps the recorded one: what Python did because of it is known of that alone.
 void Matcher::decide(TapeOpId id, torch::jit::Stack* stack) {
   TapeOp& op = tape_->op(id);
   const auto guard = std::find_if(tape_->data_guards.begin(), tape_->data_guards.end(),
                                   [&](const DataGuard& g) { return TapeOpId(g.op) == id; });
-  if (guard == tape_->data_guards.end() || is_known(*guard)) return answer_with_shells(op, stack);
+  if (guard == tape_->data_guards.end()) return answer_with_shells(op, stack);
   torch::jit::drop(*stack, arguments_on_stack(op));
   c10::IValue number;
-  if (const auto ahead = ahead_.find(&*guard); ahead != ahead_.end() && !other_numbers_[id.index()]) {
+  if (is_known(*guard)) {
+    number = guard->of_arguments ? op.values[0] : guard->latest.value_or(op.values[0]);
+  } else if (const auto ahead = ahead_.find(&*guard); ahead != ahead_.end() && !other_numbers_[id.index()]) {
     number = ahead->second;
   } else {
     take_back_for(*guard);

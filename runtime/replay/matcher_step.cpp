@@ -47,6 +47,7 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
   set_aside_.clear();
   ahead_.clear();
   decides_otherwise_ = decides_anew_ = false;
+  altered_.clear();
 }
 
 void Matcher::start() {
@@ -463,7 +464,7 @@ bool Matcher::try_others(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 bool Matcher::change_where(const std::function<bool()>& fits) {
   if (mode_ != Mode::kStep) return false;
   const auto before = std::make_tuple(tape_, inputs_, passing_, shells_, taken_, other_content_, other_numbers_,
-                                      places_, moves_, end_, chosen_);
+                                      places_, moves_, changes_, end_, chosen_);
   const bool in_section = cursor_ < end_ && tape_->ops[cursor_].section >= 0;
   for (std::size_t i = 0; i < others_.size(); ++i) {
     if (!change_to(i)) continue;
@@ -471,7 +472,7 @@ bool Matcher::change_where(const std::function<bool()>& fits) {
       other_in_step_ |= !in_section;
       return true;
     }
-    std::tie(tape_, inputs_, passing_, shells_, taken_, other_content_, other_numbers_, places_, moves_, end_,
+    std::tie(tape_, inputs_, passing_, shells_, taken_, other_content_, other_numbers_, places_, moves_, changes_, end_,
              chosen_) = before;
   }
   return false;
@@ -491,6 +492,28 @@ bool Matcher::same_inputs(const Tape& next, const std::vector<at::Tensor>& input
   return true;
 }
 
+namespace {
+
+bool same_numbers(const TapeOp& a, const TapeOp& b) {
+  for (std::size_t k = 0; k < a.arguments.size(); ++k) {
+    if (a.tensors[k].kind != TensorRef::Kind::kNone || static_cast<int>(k) == a.generator) continue;
+    if (a.arguments[k].tagKind() != b.arguments[k].tagKind() || !same_number(a.arguments[k], b.arguments[k]))
+      return false;
+  }
+  return true;
+}
+
+// What has been told of a number that follows from Python's own.
+void hand_over_latest(const Tape& from, Tape& to, std::size_t ops) {
+  for (DataGuard& guard : to.data_guards) {
+    if (guard.op < 0 || static_cast<std::size_t>(guard.op) >= ops) continue;
+    const auto of = std::ranges::find_if(from.data_guards, [&](const DataGuard& g) { return g.op == guard.op; });
+    if (of != from.data_guards.end()) guard.latest = of->latest;
+  }
+}
+
+}  // namespace
+
 // Goes on with another tape, when it begins with what has been matched so far.
 bool Matcher::change_to(std::size_t other) {
   const std::shared_ptr<Tape>& next = others_[other];
@@ -501,18 +524,27 @@ bool Matcher::change_to(std::size_t other) {
   std::vector<bool> moves(next->blocks.size(), false);
   if (!hand_over_places(cursor_, *next, places, moves)) return false;
   take_back_numbers();
+  // It has what another call gave; what follows from that is not known of this one
+  other_numbers_.resize(next->ops.size());
+  bool altered = false;
   for (std::size_t i = 0; i < cursor_; ++i) {
     const int generator = next->ops[i].generator;  // each tape has its own
     const c10::IValue own =
         generator >= 0 ? next->ops[i].arguments[static_cast<std::size_t>(generator)] : c10::IValue();
+    if (!same_numbers(tape_->ops[i], next->ops[i])) other_numbers_[i] = altered = true;
     next->ops[i].arguments = tape_->ops[i].arguments;
     if (generator >= 0) next->ops[i].arguments[static_cast<std::size_t>(generator)] = own;
     next->ops[i].jump = tape_->ops[i].jump;
   }
+  hand_over_latest(*tape_, *next, cursor_);
+  std::vector<bool> other_content(next->blocks.size(), false);
   for (std::size_t b = 0; b < now_called.size(); ++b) {
     if (!now_called[b].valid() || !tape_->blocks[b].of_python) continue;
     const Block& constant = next->blocks[now_called[b].index()];
-    if (constant.of_python) copy_bytes(tape_->blocks[b].tensor.storage(), constant.tensor.storage());
+    if (!constant.of_python) continue;
+    if (same_bytes(tape_->blocks[b].tensor.storage(), constant.tensor.storage())) continue;
+    other_content[now_called[b].index()] = altered = true;
+    copy_bytes(tape_->blocks[b].tensor.storage(), constant.tensor.storage());
   }
   inputs_ = inputs_of_all_.at(other + 1);
   Storages passing;
@@ -523,7 +555,9 @@ bool Matcher::change_to(std::size_t other) {
     if (block.valid() && parts.size() == 1 && passing.find(storage) == passing.end())
       passing[storage] = {{block, parts[0].start_bytes, parts[0].end_bytes}};
   }
-  std::vector<bool> taken(next->blocks.size(), false), other_content(taken);
+  changes_ |= altered;
+  if (altered) altered_.insert(static_cast<int>(other));
+  std::vector<bool> taken(next->blocks.size(), false);
   for (std::size_t b = 0; b < taken_.size(); ++b) {
     if (taken_[b] && now_called[b].valid()) taken[now_called[b].index()] = true;
     if (other_content_[b] && now_called[b].valid()) other_content[now_called[b].index()] = true;
@@ -540,7 +574,6 @@ bool Matcher::change_to(std::size_t other) {
   other_content_ = std::move(other_content);
   places_ = std::move(places);
   moves_ = std::move(moves);
-  other_numbers_.resize(next->ops.size());
   chosen_ = static_cast<int>(other);
   return true;
 }

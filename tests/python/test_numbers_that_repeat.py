@@ -3,6 +3,7 @@ stay so for some calls: what Python makes of them, gives back, and does because 
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -20,6 +21,19 @@ class Program:
         self.counted = torch.zeros((), dtype=torch.long)
         self.log, self.seen, self.kept = [], set(), {}
         self.last = self.flag = None
+        self.given, self.held, self.array = 0, {}, np.zeros(2, dtype=np.float32)
+        self.give(0)
+
+    def give(self, n):
+        """Who calls does, before a call."""
+        if self.source == "between":
+            self.counted.fill_(n)
+        elif self.source == "replaced" and self.held.get("n") != n:
+            self.held = {"n": n, "now": torch.full((2,), n / 2)}
+        elif self.source == "array" and self.array[0] != n:
+            self.array = np.array([n, 0.0], dtype=np.float32)
+        elif self.source in ("made", "compared", "filled", "ways"):
+            self.given = n
 
     def step(self, x):
         if self.source == "batch":
@@ -28,6 +42,19 @@ class Program:
             n = sum((x[:, 0] > 0).tolist())
         elif self.source == "between":
             n = self.counted.item()
+        elif self.source == "made":
+            n = torch.tensor([self.given, 0]).sum().item()
+        elif self.source == "compared":
+            n = int((torch.arange(9) < self.given).sum())
+        elif self.source == "filled":
+            n = int(torch.full((3,), float(self.given)).mean())
+        elif self.source == "array":
+            n = int(torch.from_numpy(self.array.copy()).sum())
+        elif self.source == "replaced":
+            n = int(self.held["now"].sum())
+        elif self.source == "ways":  # of which each has its recording
+            base = torch.tensor([float(self.given), 0.0])
+            n = int((base * 2).sum()) // 2 if self.given % 2 else int(base.sum() + 1) - 1
         else:
             n = int(self.counted)
             self.counted.add_(1).clamp_(max=4)
@@ -79,7 +106,7 @@ DOES = [
     "number", "text", "is it many", "so many", "named", "half", "scaled", "log many", "log few", "last", "flag", "seen",
     "count", "keep many", "other road",
 ]  # fmt: skip
-SOURCES = ["batch", "listed", "between", "counter"]
+SOURCES = ["batch", "listed", "between", "counter", "made", "compared", "filled", "array", "replaced", "ways"]
 
 
 def plain(result):
@@ -94,8 +121,7 @@ def run(does, source, numbers, compiled, **options):
     for call, n in enumerate(numbers):
         x = -torch.rand(8, 8) - 0.1
         x[:n, 0] = -x[:n, 0]
-        if source == "between":
-            program.counted.fill_(n)
+        program.give(n)
         if call % 3 == 2:  # who calls takes what is there
             program.flag, program.last = None, None
             program.log.clear()
@@ -123,7 +149,7 @@ def test_what_follows_from_a_number_that_stays(do, source):
         assert_as_eager([do], source, REPEATING, check=check)
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", [source for source in SOURCES if source != "replaced"])
 def test_a_number_that_stays_is_recorded(source):
     """So that calls with it need no Python either."""
     program = Program(["number"], source)
@@ -131,8 +157,7 @@ def test_a_number_that_stays_is_recorded(source):
     for n in [1] * 6 + [4] * 40:
         x = -torch.rand(8, 8) - 0.1
         x[:n, 0] = -x[:n, 0]
-        if source == "between":
-            program.counted.fill_(n)
+        program.give(n)
         checked = step.stats()["checked_steps"]
         told = step(x)[1]
     assert told == 4
@@ -140,7 +165,7 @@ def test_a_number_that_stays_is_recorded(source):
     assert stats["checked_steps"] == checked and stats["planned_steps"] >= 35, stats
 
 
-@pytest.mark.parametrize("source", ["batch", "listed", "between"])
+@pytest.mark.parametrize("source", [source for source in SOURCES if source not in ("counter", "ways")])
 def test_numbers_that_do_not_stay_are_not_recorded(source):
     program = Program(["number"], source)
     step = stowage.compile(program.step)
@@ -148,13 +173,12 @@ def test_numbers_that_do_not_stay_are_not_recorded(source):
         n = 1 + call * 5 % 7
         x = -torch.rand(8, 8) - 0.1
         x[:n, 0] = -x[:n, 0]
-        if source == "between":
-            program.counted.fill_(n)
+        program.give(n)
         assert step(x)[1] == n
-    assert step.stats()["planned_steps"] >= 36
+    assert step.stats()["planned_steps"] >= 30
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(120))
 def test_random_numbers(seed):
     r = random.Random(seed)
     does = r.sample(DOES, r.randint(1, 4))

@@ -33,6 +33,7 @@ from stowage.step.attributes import FunctionAttributes
 from stowage.step.checking import Checking
 from stowage.step.eager_calls import EagerCall, EagerCalls
 from stowage.step.entry import Entry
+from stowage.step.forgetting import Forgetting
 from stowage.step.guards.given import ByContent
 from stowage.step.latest_plan import LatestPlan
 from stowage.step.reach.places import Held, held_places
@@ -57,7 +58,6 @@ _MAX_SHELLS_READ = 3
 _MAX_HANDED_OUT = 4  # calls of a step that no plan has served
 _MAX_LOST_STATES = 2  # calls that kept states that planned calls do not know, of a step that no plan has served
 _MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
-_MOST_ELSEWHERE = 2  # recordings whose parameters have been moved, and may come back
 _LOOKS_FOR_GONE = 16  # eager calls between two looks
 _MANY_NEW_THREADS = 4
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
@@ -96,6 +96,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         self._new_threads = 0
         self._objects: dict[tuple[int, ...], list[Entry]] = {}  # by the objects among the arguments, the latest last
         self._passing = Passing()
+        self._forgetting = Forgetting(self._budget is not None)
         self._warned: list[Warning] = []  # that the user's filters make errors of, for the next call to raise
         swapping.holders.add(self)
         self._own = frozenset(self.__dict__)
@@ -160,7 +161,8 @@ class CompiledStep(FunctionAttributes, LatestPlan):
     def _entry(self, key: Any, given: Sequence[Any]) -> Entry:
         """Of a signature. Plans hold on to the objects that they were made for: they serve a few such sets of objects."""
         entry = self._entries.setdefault(key, Entry())
-        if objects := tuple(id(value) for value in given if not isinstance(value, (type, ByContent))):
+        entry.objects = tuple(id(value) for value in given if not isinstance(value, (type, ByContent)))
+        if objects := entry.objects:
             self._objects[objects] = [*(e for e in self._objects.pop(objects, []) if e is not entry), entry]
             if len(self._objects) > _MAX_OBJECTS:
                 for old in self._objects.pop(next(iter(self._objects))):
@@ -194,6 +196,11 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             self._alone(turn)
         ):
             fit, replay = self._fitting(entry, key, inputs)  # others may have moved tensors
+        if fit and replay is None and self._budget is not None and entry.may_hold_gone:
+            entry.may_hold_gone = False
+            self._alone(turn)
+            self._forget_gone(entry, World(self._fn, entry.given))  # what it holds has to make room, from this call on
+            fit, replay = self._fitting(entry, key, inputs)
         self._novelty.note(key, entry.calls == 1 and not fit)
         if entry.replays and not fit:
             entry.wanted_because = entry.replays[-1].unfit(inputs, key)
@@ -217,6 +224,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             )
         try:
             result = self._planned(entry, replay, inputs)
+            entry.may_hold_gone = True
             entry.serves(replay)
             entry.unchecked += 1
             return result
@@ -274,16 +282,15 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             idle = (k for k, e in self._entries.items() if not e.replays and not e.refusal and e is not entry)
             self._entries.pop(next(idle, None), None)
 
-    def _forget_gone(self) -> None:
-        """Recordings that hold what the program has replaced. Within a budget none is kept for that it may come back: its
-        memory is in the way."""
-        for entry in self._entries.values():
-            if self._latest in entry.forget_gone(0 if self._budget is not None else _MOST_ELSEWHERE):
-                self._latest = None
+    def _forget_gone(self, entry: Entry | None = None, world: World | None = None) -> None:
+        """Recordings that hold what the program has replaced. ``world``: what ``entry``'s call finds."""
+        reached, objects = (world.found, entry.objects) if world is not None and entry is not None else (None, ())
+        if self._latest in self._forgetting.forget(self._entries.values(), reached, objects):
+            self._latest = None
 
     def _eager(self, entry: Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         if self._budget is not None or entry.eager_calls % _LOOKS_FOR_GONE == 0:
-            self._forget_gone()
+            self._forget_gone(entry, self._world_of_refused(entry) if self._budget is not None else None)
         with self._tally.eager_call(), self._within(entry, inputs):
             if self._has_compiled_regions(entry):
                 result = compiled_regions.run_alike(lambda: heard(self._fn, args, kwargs), self._room.regions)
@@ -321,11 +328,19 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         time. ``gradients``: that were there before its Python ran."""
         if self._eager_calls is None:
             return None
-        if entry.refusal and world is None:
-            entry.world = world = entry.world or World(self._fn, entry.given)
+        world = world or self._world_of_refused(entry)
         tapes = [replay.recording.tape for e in self._entries.values() for replay in e.replays]
         undo = not entry.refusal or entry.eager_calls < 2
         return self._eager_calls.call(lambda: world or World(self._fn, entry.given), inputs, tapes, undo, gradients)
+
+    def _world_of_refused(self, entry: Entry) -> World | None:
+        """Of a step that runs eagerly, and may do so in all calls: looked for again where something in it has changed."""
+        if not entry.refusal:
+            return None
+        if entry.world is not None and entry.world.guard.changed():
+            entry.world = None
+        entry.world = entry.world or World(self._fn, entry.given)
+        return entry.world
 
     def _within(
         self, entry: Entry, inputs: list[torch.Tensor], world: World | None = None, began: Replay | None = None,
@@ -411,8 +426,8 @@ class CompiledStep(FunctionAttributes, LatestPlan):
                 replay.executor.tenants_fit()
                 if replay is began:
                     began.numbers_fit = unchanged or (fitted[0] and not shadow.refreshed)
-                    for other, fits in zip(others, fitted[1:]):
-                        other.numbers_fit = fits
+                    for i, (other, fits) in enumerate(zip(others, fitted[1:])):
+                        other.numbers_fit = fits and i not in shadow.altered
                 self._settle_down(entry, replay, unchanged, shadow.decides_as_before)
                 entry.serves(replay)
                 if not replay.trusted:
@@ -536,8 +551,10 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         with self._planning(entry):
             replay = Replay(recording, self._room, self._name, self._options)
             replay.key = key
+            self._forgetting.recorded(replay, (r for e in self._entries.values() for r in e.replays))
             entry.keep(replay)
             self._latest = replay
+            self._forget_gone(entry, recording.world)
         return result
 
     def _keeps_tensors(self) -> bool | None:
@@ -583,8 +600,10 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         """The names under which this call finds other tensors than a recorded one has found."""
         now = {(name, id(tensor)) for name, tensor in world.tensors}
         names = {name for name, _ in now}
-        before = [found for replay in entry.replays for found in replay.recording.world.tensors]
+        worlds = [replay.recording.world for replay in entry.replays]
+        before = [found for known in worlds for found in known.tensors]
         entry.anew |= {name for name, tensor in before if name in names and (name, id(tensor)) not in now}
+        entry.anew |= {name for known in worlds for name in known.names_of_gone() if name in names}
         return frozenset(entry.anew)
 
     def _rehearse(

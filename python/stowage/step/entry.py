@@ -50,6 +50,8 @@ class Entry(SignatureState):
         self.unchecked = 0  # planned calls since Python has last run
         self.world: World | None = None  # of a step that is refused
         self.given: Sequence[Any] = ()  # objects among the arguments of the call that is under way
+        self.may_hold_gone = False  # nothing that it reads had changed in the latest call
+        self.objects: tuple[int, ...] = ()  # their ids, and no other ones'
 
     def leaves(self, operator: tuple[int, str]) -> None:
         """The call that is under way has left all recordings by this operator. It is recorded when it comes again: the
@@ -101,17 +103,6 @@ class Entry(SignatureState):
         to run twice, and is prepared for it."""
         if any(replay.trusted for replay in self.replays):
             self.replays = [r for r in self.replays if r.trusted or self.calls - r.served_at <= _UNCONFIRMED_CALLS]
-
-    def forget_gone(self, most_elsewhere: int) -> list[Replay]:
-        """Recordings that hold memory which has been replaced. Where a parameter, state or buffer has died (a state is loaded,
-        an optimizer made anew) no call finds it again. Where one has been moved (``p.data = ...``) it may come back, as
-        where weights are exchanged with their averages: the latest of these stay. Returns those that are forgotten."""
-        gone = [replay for replay in self.replays if replay.executor.residents_died()]
-        elsewhere = [r for r in self.replays if r not in gone and not r.executor.residents_unchanged()]
-        elsewhere.sort(key=lambda replay: replay.served_at)
-        gone += elsewhere[: max(len(elsewhere) - most_elsewhere, 0)]
-        self.replays = [replay for replay in self.replays if replay not in gone]
-        return gone
 
     def keep(self, replay: Replay) -> None:
         """In the place of the one that has not served for longest, where there are too many."""

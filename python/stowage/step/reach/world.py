@@ -65,16 +65,39 @@ class World:
         self._read: set[int] | None = None  # ids of tensors that code which ran may read; known after settle()
         self.changes = ""  # what the step itself changes of what it can reach; known after settle()
         found: Found = walk.found
-        self._found = found
-        self.modules: list[tuple[str, torch.nn.Module]] = found.modules
-        self.optimizers: list[Optimizer] = found.optimizers
-        self.schedulers: list[LRScheduler] = found.schedulers
-        self.scalers: list[torch.amp.GradScaler] = found.scalers
-        self.tensors: list[tuple[str, torch.Tensor]] = found.tensors
+        self.found = found
         # Their ids before the function has run: what runs leads to more
         self.tensors_before = frozenset(id(tensor) for _, tensor in self.tensors)
         self.generators: list[torch.Generator] = found.generators
         self.compiled: str | None = found.compiled  # name of a torch.compile'd function or module, if one is reachable
+
+    @property
+    def modules(self) -> list[tuple[str, torch.nn.Module]]:
+        return self.found.modules
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        return self.found.optimizers
+
+    @property
+    def schedulers(self) -> list[LRScheduler]:
+        return self.found.schedulers
+
+    @property
+    def scalers(self) -> list[torch.amp.GradScaler]:
+        return self.found.scalers
+
+    @property
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        return self.found.tensors
+
+    def fade(self) -> None:
+        """Once all is recorded: see Found."""
+        self.found.fade()
+
+    def names_of_gone(self) -> list[str]:
+        """After fade(): of tensors that are there no more."""
+        return self.found.tensors.names_of_gone()
 
     def reached(self) -> list[Any]:
         """What the function can reach, before it has run."""
@@ -165,7 +188,7 @@ class World:
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Of all modules and optimizers, each once."""
-        return self._found.parameters()
+        return self.found.parameters()
 
     def counters(self, python: bool = True) -> list[dict]:
         """The dicts in which optimizers, schedulers and gradient scalers keep what is not a tensor's content.

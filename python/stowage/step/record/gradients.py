@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from stowage._torch.private import address, storage_address
+from stowage.step.guards.found import Fading
 from stowage.step.reach.parts import metadata, parts
 from stowage.step.reach.world import World
 
@@ -39,6 +41,18 @@ class Gradients:
     set_by_python: bool = False  # some .grad, to a tensor that no operator of the step has made
     # Whose .grad come after the arguments; None: any tensor will do
     inputs: list[torch.Tensor | None] = field(default_factory=list)
+    # After fade(), of absent and present: parameters that the program may let go of
+    absent_elsewhere: Sequence[torch.Tensor] = ()
+    present_elsewhere: Sequence[torch.Tensor] = ()
+
+    def fade(self, used: Iterable[torch.Tensor]) -> None:
+        """Once all is recorded. ``used``: parameters that the step's optimizers update."""
+        known = (*used, *self.returned, *self.gone, *self.cleared, *(p for p, _ in (*self.given, *self.lasting)))
+        own = {id(p) for p in known}
+        self.absent_elsewhere = Fading([p for p in self.absent if id(p) not in own])
+        self.present_elsewhere = Fading([p for p in self.present if id(p) not in own])
+        self.absent = [p for p in self.absent if id(p) in own]
+        self.present = [p for p in self.present if id(p) in own]
 
 
 def declare_gradients(recorder, world: World, inputs: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -91,7 +92,7 @@ class Replay:
         self.repetition = Repetition()
         self.planned = StepPlan(recording.tape, room, name, options)
         self.gradients = recording.gradients
-        self.parameters = recording.world.parameters()
+        self._parameters = [weakref.ref(p) for p in recording.world.parameters()]
         self.key: Any = None  # signature of the recorded call
         self.taken_back = False  # the latest transaction: nothing of it has happened
         self.trusted = False  # has agreed with the step done without a plan
@@ -105,9 +106,6 @@ class Replay:
         self.planned_calls = 0
         self.shadowed_because = why_python_must_run(recording)
         self.matcher = _runtime.Matcher(recording.tape)
-        cleared = {id(p) for p in self.gradients.cleared}
-        of_before = [*(p for p, _ in self.gradients.given), *self.gradients.present]
-        self._keep_gradients = [p for p in {id(p): p for p in of_before}.values() if id(p) not in cleared]
         self._index_ranges = _runtime.IndexRanges(recording.tape)
         self.matcher.look_closely(bool(room.looks))
         self._memory: list[torch.Tensor | None] = []
@@ -119,6 +117,19 @@ class Replay:
                         shell = torch.empty(0, dtype=p.dtype if p.grad is None else p.grad.dtype, device=p.device)
                         self.matcher.adopt_shell(address(shell), slot)
                         self._shells[id(p), slot] = shell
+        if not recording.world.distributed:
+            recording.world.fade()
+            self.gradients.fade(
+                p for event in self.events if isinstance(event, OptimizerEvent) for p, _ in event.gradients
+            )
+        cleared = {id(p) for p in self.gradients.cleared}
+        of_before = [*(p for p, _ in self.gradients.given), *self.gradients.present]
+        self._keep_gradients = [p for p in {id(p): p for p in of_before}.values() if id(p) not in cleared]
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Of all that the step could reach when it was recorded, those that are still there."""
+        return [p for ref in self._parameters if (p := ref()) is not None]
 
     @property
     def graph(self) -> _core.Graph:
@@ -213,10 +224,10 @@ class Replay:
         for p, meta in self.gradients.given:
             if p.grad is None or metadata(p.grad) != meta:
                 return "a gradient that the step adds to"
-        for p in self.gradients.absent:
+        for p in (*self.gradients.absent, *self.gradients.absent_elsewhere):
             if p.grad is not None:
                 return f"{self._named(p)} has a gradient before the call, as it had not when recorded"
-        for p in self.gradients.present:
+        for p in (*self.gradients.present, *self.gradients.present_elsewhere):
             if p.grad is None:
                 return f"{self._named(p)} has no gradient before the call, as it had when recorded"
         for p, grad in self.gradients.lasting:
@@ -308,13 +319,12 @@ class Replay:
         """Runs the optimizers' and schedulers' Python; their numbers go onto the tape. Raises Mismatch."""
         for p in self.gradients.cleared:
             p.grad = None
-        staying = [(p, p.grad) for p in self._keep_gradients]
+        staying = [(p, p.grad) for p in (*self._keep_gradients, *self.gradients.present_elsewhere)]
         self.matcher.bind(inputs)
         for event in self.events:
             if not isinstance(event, OptimizerEvent):
                 event.scheduler.step(*event.args, **event.kwargs)
                 continue
-            made = {id(p) for p, _ in event.gradients}
             for p in event.absent:
                 p.grad = None
             for p, slot in event.moved:
@@ -323,9 +333,8 @@ class Replay:
                 p.grad = self._shells[id(p), slot]
             with self.recording.world.optimizer_view(event.optimizer):
                 mismatch = self.matcher.section(event.section, event.optimizer.step)
-            for p in self.parameters:
-                if id(p) in made:
-                    p.grad = None
+            for p, _ in event.gradients:
+                p.grad = None
             if mismatch:
                 raise Mismatch(mismatch)
             # What was set aside for an optimizer may be there again for the next one, and at the end
@@ -464,6 +473,7 @@ class Replay:
             matcher.refreshed,
             matcher.other_in_step,
             matcher.left_in_section,
+            frozenset(matcher.altered),
             matcher.decides_as_before,
             matcher.left_by,
             contents.handed_out,
