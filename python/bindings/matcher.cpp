@@ -201,7 +201,8 @@ void bind_matcher(nb::module_& m) {
       .def("forget_step", &rt::Matcher::forget_step, nb::call_guard<nb::gil_scoped_release>())
       .def("leave", &rt::Matcher::leave, "why"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("difference", &rt::Matcher::difference)
-      .def_prop_ro("altered", [](const rt::Matcher& m) { return std::vector<int>(m.altered().begin(), m.altered().end()); })
+      .def_prop_ro("altered",
+                   [](const rt::Matcher& m) { return std::vector<int>(m.altered().begin(), m.altered().end()); })
       .def_prop_ro("decides_as_before", &rt::Matcher::decides_as_before)
       .def_prop_ro("left_by", &rt::Matcher::left_by)
       .def_prop_ro("plain_runs", &rt::Matcher::plain_runs)

@@ -45,6 +45,15 @@ void bind_memory(nb::module_& m) {
   m.def("available_bytes", &rt::available_bytes, "root"_a = "/",
         "Memory that can be had before the kernel must take it from somebody.");
   m.def(
+      "lies_over_foreign",
+      [](Address of) {
+        const at::Tensor tensor = tensor_at(of);
+        if (!tensor.has_storage() || !tensor.is_cpu()) return false;
+        const c10::DataPtr& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+        return data && rt::block_origin(data.get(), data.get_deleter()) == rt::BlockOrigin::kForeign;
+      },
+      "tensor"_a, "Is its memory another library's, such as an array's?");
+  m.def(
       "live_bytes", [](const std::string& device) { return rt::live_bytes(c10::Device(device)); }, "device"_a = "cpu");
   m.def(
       "peak_bytes", [](const std::string& device) { return rt::peak_bytes(c10::Device(device)); }, "device"_a = "cpu");

@@ -16,6 +16,9 @@ def require_allocator() -> None: ...
 def available_bytes(root: str = '/') -> int:
     """Memory that can be had before the kernel must take it from somebody."""
 
+def lies_over_foreign(tensor: int) -> bool:
+    """Is its memory another library's, such as an array's?"""
+
 def live_bytes(device: str = 'cpu') -> int: ...
 
 def peak_bytes(device: str = 'cpu') -> int: ...
@@ -388,6 +391,9 @@ class Matcher:
     def difference(self) -> str: ...
 
     @property
+    def altered(self) -> list[int]: ...
+
+    @property
     def decides_as_before(self) -> bool: ...
 
     @property
@@ -574,6 +580,11 @@ class Executor:
     def injected_in(self) -> int: ...
 
     def residents_unchanged(self) -> bool: ...
+
+    def lasting(self) -> list[list[int]]:
+        """
+        Parameters, states and buffers that the step uses: of each, the tensors in its memory that are still there.
+        """
 
     def residents_died(self) -> bool:
         """A parameter, state or buffer that the step uses is nobody's any more."""

@@ -68,7 +68,7 @@ struct Block {
   std::int64_t start_bytes = 0;
   // input: a gradient that the step lets go of, unread, before any part of a planned call runs
   bool dropped = false;
-  std::string name;     // external: as the user knows it
+  std::string name;  // external: as the user knows it
   // external, not an input: over it, as its owner was. Undefined where the step could reach it, and has not touched it:
   // its memory is not held, but known
   at::Tensor tensor;

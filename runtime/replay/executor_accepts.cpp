@@ -89,8 +89,14 @@ bool Executor::residents_unchanged() const {
   }
   bool all_live = true;
   const bool in_place = std::all_of(tape_->tenants.begin(), tape_->tenants.end(), [&](const Tenant& tenant) {
-    if (!tenant.owner || !touched_[tenant.block.index()] || tape_->blocks[tenant.block.index()].of_python) return true;
+    const Block& block = tape_->blocks[tenant.block.index()];
+    if (!tenant.owner || block.of_python) return true;
     const auto held = tenant.tensor.lock();
+    if (!touched_[tenant.block.index()]) {  // Python may look at its form all the same
+      const bool of_module = block.kind == BufferKind::kParameter || block.kind == BufferKind::kModuleBuffer;
+      return !held || !of_module || block.input >= 0 ||
+             tape_->slots[block.owner.index()].meta.describes(at::Tensor(held));
+    }
     if (!held) {  // nobody can find it elsewhere
       all_live = false;
       return true;

@@ -39,7 +39,8 @@ void Matcher::add_externals(const Tape& tape, Storages& storages) const {
     const bool unused = block.kind == BufferKind::kConstant && !block.found && !block.of_python && tape.below_autograd;
     // The recorded call could reach it; this one may come by it
     if (unused && std::none_of(tape.returned.begin(), tape.returned.end(), is_it)) continue;
-    c10::StorageImpl* storage = block.untouched ? block.untouched->_unsafe_get_target() : block.tensor.storage().unsafeGetStorageImpl();
+    c10::StorageImpl* storage =
+        block.untouched ? block.untouched->_unsafe_get_target() : block.tensor.storage().unsafeGetStorageImpl();
     storages[storage] = {{BlockId(i), 0, 0}};
   }
 }

@@ -102,7 +102,7 @@ def test_memory_does_not_grow(change):
     assert training.compiled.stats()["planned_steps"] > 0
     kept = sum(p.nbytes for p in training.model.parameters())
     assert max(lives) - lives[0] <= 6 * kept + 16384, [n - before for n in lives]  # two generations of all
-    assert max(lives[4:]) - min(lives[4:]) <= 64 * 1024, [n - before for n in lives]
+    assert max(lives[4:]) <= max(lives[:4]) + 64 * 1024, [n - before for n in lives]
 
 
 @pytest.mark.parametrize("change", [name for name in CHANGES if name != "moves parameters"])
@@ -150,7 +150,7 @@ class Reaching(Training):
 
     def __init__(self):
         super().__init__()
-        large = lambda: torch.zeros(512, 512)  # noqa: E731
+        large = lambda: torch.zeros(512, 512)
         self.best_model, self.best_tensor = nn.Linear(512, 512), large()
         self.best_weights = {name: p.clone() for name, p in self.best_model.state_dict().items()}
         self.memories, self.caches = [large()], {"first": large(), "second": [large()]}

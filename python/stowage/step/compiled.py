@@ -203,7 +203,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             fit, replay = self._fitting(entry, key, inputs)
         self._novelty.note(key, entry.calls == 1 and not fit)
         if entry.replays and not fit:
-            entry.wanted_because = entry.replays[-1].unfit(inputs, key)
+            entry.wanted_because = entry.replays[-1].unfit(inputs, key, self._passing.met)
         if entry.wanted > 0 or not fit:
             # Optimizer state and lazy caches come into being; or a plan would most likely serve no second call, or would
             # be dear to make for one that may never come.
@@ -243,7 +243,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         """Those that can serve the call, if its Python does the same, and the one of which that is known without
         running it. Before any Python runs, guards let go of what weak references would find dead."""
         entry.forget_unconfirmed()
-        fit = [replay for replay in reversed(entry.replays) if not replay.unfit(inputs, key)]
+        fit = [replay for replay in reversed(entry.replays) if not replay.unfit(inputs, key, self._passing.met)]
         fit.sort(key=lambda replay: bool(replay.undecided))
         weak = [r for e in self._entries.values() for r in e.replays if r.recording.world.weak]
         if weak:
@@ -417,8 +417,10 @@ class CompiledStep(FunctionAttributes, LatestPlan):
                     or shadow.other_in_step
                     or (shadow.difference and not shadow.in_optimizer)
                 )
-                if unchanged and began.trusted and missed:
-                    self._guards_missed(entry, shadow.difference or "it gives other numbers")
+                otherwise = unchanged and not shadow.difference and began.returns_otherwise(shadow.result)
+                if unchanged and began.trusted and (missed or otherwise):
+                    returned = "it returns something else" if otherwise else "it gives other numbers"
+                    self._guards_missed(entry, shadow.difference or returned)
                 entry.unchecked = 0
                 if shadow.difference:
                     return self._left(entry, shadow), None
@@ -467,6 +469,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
     def _settle_down(self, entry: Entry, replay: Replay, unchanged: bool, decides_as_before: bool) -> None:
         """Recorded anew, to be watched anew, when what it reads has changed and stays so; ever later when it does not
         stay."""
+        entry.may_hold_gone = unchanged
         undecided = replay.undecided and not decides_as_before
         expected = unchanged or undecided or replay.shadowed_because or not entry.key_stays
         entry.changed_calls = 0 if expected else entry.changed_calls + 1
@@ -511,7 +514,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             self._forget_gone()
         held = held_places(world, anew & entry.writes)
         before = [*entry.replaced, *(place for place in held if place not in entry.replaced)]
-        might_have_served = [replay for replay in entry.replays if not replay.unfit(inputs, key)]
+        might_have_served = [replay for replay in entry.replays if not replay.unfit(inputs, key, self._passing.met)]
         recording = self._recorded(
             entry,
             world,
@@ -551,7 +554,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         with self._planning(entry):
             replay = Replay(recording, self._room, self._name, self._options)
             replay.key = key
-            self._forgetting.recorded(replay, (r for e in self._entries.values() for r in e.replays))
+            self._forgetting.recorded(replay)
             entry.keep(replay)
             self._latest = replay
             self._forget_gone(entry, recording.world)

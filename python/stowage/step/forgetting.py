@@ -31,9 +31,12 @@ class Forgetting:
 
     def __init__(self, within_budget: bool):
         self._most_elsewhere = 0 if within_budget else _MOST_ELSEWHERE
-        self._forgotten: list[list[weakref.ref[torch.Tensor]]] = []  # what such a recording used
+        # What such a recording used, and the step did not reach then
+        self._forgotten: list[list[weakref.ref[torch.Tensor]]] = []
 
-    def forget(self, entries: Iterable[Entry], reached: Found | None = None, objects: Sequence[int] = ()) -> list[Replay]:
+    def forget(
+        self, entries: Iterable[Entry], reached: Found | None = None, objects: Sequence[int] = ()
+    ) -> list[Replay]:
         """Returns those that are forgotten. ``reached``: what the step finds now, where that is known, in calls with the same
         ``objects`` among their arguments."""
         gone: list[Replay] = []
@@ -45,15 +48,15 @@ class Forgetting:
             elsewhere.sort(key=lambda replay: replay.served_at)
             gone += died + elsewhere[: max(len(elsewhere) - self._most_elsewhere, 0)]
             entry.replays = [replay for replay in entry.replays if replay not in gone]
-        self._forgotten = [*self._forgotten, *map(_used, gone)][-_MOST_REMEMBERED:]
+        if reached is not None:
+            self._forgotten = [*self._forgotten, *(_used(replay, now) for replay in gone)][-_MOST_REMEMBERED:]
         return gone
 
-    def recorded(self, replay: Replay, others: Iterable[Replay]) -> None:
+    def recorded(self, replay: Replay) -> None:
         """Has something come back that was forgotten?"""
-        known = {address for other in others for address in _lasting(other)}
-        anew = _lasting(replay) - known
+        lasting = _lasting(replay)
         there = (ref() for used in self._forgotten for ref in used)
-        if any(address(tensor) in anew for tensor in there if tensor is not None):
+        if any(address(tensor) in lasting for tensor in there if tensor is not None):
             self._most_elsewhere = _MOST_THAT_COME_BACK
 
 
@@ -66,8 +69,8 @@ def _lasting(replay: Replay) -> set[int]:
     return {tensor for tensors in replay.executor.lasting() for tensor in tensors}
 
 
-def _used(replay: Replay) -> list[weakref.ref[torch.Tensor]]:
-    lasting = _lasting(replay)
+def _used(replay: Replay, now: set[int]) -> list[weakref.ref[torch.Tensor]]:
+    lasting = _lasting(replay) - now
     return [weakref.ref(t) for t in replay.recording.world.found.lasting() if address(t) in lasting]
 
 

@@ -44,9 +44,17 @@ def enter_proxy(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> N
 
 
 def enter_context_variable(graph: Graph, i: int, value: contextvars.ContextVar, path: str, trusted: bool) -> None:
-    absent = ("absent",)
-    graph.add(i, graph.guard.call(functools.partial(value.get, absent), trusted, f"context variable '{path}'"), trusted)
-    graph.reach(i, None, value.get(absent), path, trusted)
+    graph.add(
+        i, graph.guard.call(functools.partial(_set_or_default, value), trusted, f"context variable '{path}'"), trusted
+    )
+    graph.reach(i, None, _set_or_default(value), path, trusted)
+
+
+def _set_or_default(variable: contextvars.ContextVar) -> Any:
+    try:
+        return variable.get()
+    except LookupError:
+        return None
 
 
 def enter_context(graph: Graph, i: int, value: contextvars.Context, path: str, trusted: bool) -> None:

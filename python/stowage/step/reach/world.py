@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -63,6 +63,7 @@ class World:
         self._leaves_blocks = True  # a ``with`` that it leaves may do the same
         self.reads_gradients = True  # the user's Python may read a parameter's .grad; known after settle()
         self._read: set[int] | None = None  # ids of tensors that code which ran may read; known after settle()
+        self._objects_read: set[int] = set()
         self.changes = ""  # what the step itself changes of what it can reach; known after settle()
         found: Found = walk.found
         self.found = found
@@ -167,7 +168,7 @@ class World:
         self._walk = None
         self.changes, self.guard.blind = walk.finish()
         self.weak = walk.weak
-        self._read = walk.tensors_read
+        self._read, self._objects_read = walk.tensors_read, walk.objects_read
         self.reads_gradients = walk.ran.dynamic or "grad" in walk.ran.own_names
         self.arrays, self.catches, self._leaves_blocks = walk.arrays, walk.ran.catches, walk.ran.leaves_blocks
         return self.changes
@@ -181,6 +182,11 @@ class World:
             read.catches_kernels or (anything and read.catches) or (read.has_blocks and self._leaves_blocks)
             for read in (reads(code) for code in codes if code is not None)
         )
+
+    def found_among(self, identities: Sequence[int]) -> tuple[int, ...]:
+        """Of arguments' parts: 0 for those that code which ran cannot have come to by itself. After settle(). An identity may be
+        that of what has died since; then Python is asked once more than it need be."""
+        return tuple(one if one in self._objects_read else 0 for one in identities)
 
     def may_read(self, tensor: torch.Tensor) -> bool:
         """May code that ran have come to this tensor by what the function reaches?"""

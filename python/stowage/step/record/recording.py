@@ -84,6 +84,7 @@ class Recording:
     over_arrays: bool = False  # kernels read the memory of arrays among the arguments, which come anew with each call
     makes_generators: bool = False  # it draws from random generators that it makes, or comes by, or sets them
     catches_values: bool = True  # its Python may catch what a kernel raises because of what tensors hold
+    met: Sequence[int] = ()  # identities of what its arguments hold (Passing.met)
     remembers: str = ""  # what PyTorch keeps from one call for the next: its Python must run in every call
 
 
@@ -224,6 +225,7 @@ def _record(
     objects: Sequence[Any],
     passing: Passing,
 ) -> Recording:
+    met = tuple(passing.met)
     replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
     arguments, inputs = inputs, [*inputs, *(t for place in replaced if (t := place.get()) is not None)]
     also_found = found_arguments(world, arguments)
@@ -252,6 +254,7 @@ def _record(
     if any(t.requires_grad and not t.is_leaf for t in arguments):
         recorder.refuse("an argument is part of a graph that was made outside of the step; pass it detached")
     before = [(p, p.grad) for p in world.model_parameters()]
+    of_leaves = _gradients_of_leaves(world)
     arrays = [(array, buffer_digest(array)) for array in passing.arrays]
     held_before, storages = held(args, kwargs, passing), [storage_address(t) for t in arguments]
     set_before = Value(settings())
@@ -274,6 +277,7 @@ def _record(
     recording = Recording(result, world, events=session.events, inputs=inputs, nodes=nodes, node_hooks=node_hooks)
     recording.writes = frozenset(name for name, t, version in versions if t._version != version)
     recording.remembers = host_reads.asked
+    recording.met = met
     if other := [place.name for place in replaced if isinstance(place, Held)]:
         recording.remembers = recording.remembers or f"calls find other tensors in {other[0]}"
     if any(t.requires_grad for t in arguments):
@@ -319,6 +323,8 @@ def _record(
         dropped=recording.gradients.dropped,
         earlier=earlier,
     )
+    if not tape.finds:  # else those that calls find anew come like arguments
+        recording.gradients.lasting += [pair for pair in of_leaves if recorder.touches(address(pair[1]))]
     recording.makes_generators = tape.makes_generators
     if tape.finds and not recording.finds:
         recording.finds = "what it takes from somewhere"
@@ -339,6 +345,16 @@ def _record(
         recording.tape = tape
         recording.output_forms = [(t.dtype, t.device) for t in returned]
     return recording
+
+
+def _gradients_of_leaves(world: World) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Of tensors that require grad, and are in no module and no optimizer: with their .grad, which the program may replace."""
+    if world.distributed:
+        return []
+    leaves = {id(t): t for _, t in world.tensors if t.requires_grad and t.is_leaf}
+    for p in world.model_parameters():
+        leaves.pop(id(p), None)
+    return [(t, t.grad) for t in leaves.values() if t.grad is not None]
 
 
 def _look_for_new_tensors(recording: Recording, before: list[tuple[Place, int]], known: list[Place]) -> None:

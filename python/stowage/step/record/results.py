@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import collections
 import gc
+import sys
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
+from stowage import _runtime
 from stowage._torch.private import address, flatten, is_fake
 
 _CONSTANT = (int, str, bytes, type(None), torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -30,7 +32,7 @@ def take_outputs(recording: Any, recorder: Any, args: tuple, kwargs: dict) -> li
     containers: list[Any] = []
     leaves, recording.output_spec = flatten(recording.result, containers)
     if not recording.world.distributed:
-        recording.returns = _why_not_new(containers, recording.world.reached(), (args, kwargs))
+        recording.returns = _why_not_new(recording.result, containers, recording.world.reached(), (args, kwargs))
     tensors: list[torch.Tensor] = []
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
@@ -77,6 +79,10 @@ def find_places(recording: Any, recorder: Any, returned: list[torch.Tensor], arg
     if not recording.world.distributed and not any(is_fake(t) for t in returned[:1]):
         grads = [p.grad for p in recording.gradients.returned]
         recording.returns = recording.returns or _why_not_plain([*made.values(), *grads])
+        if any(_runtime.lies_over_foreign(address(t)) for t in made.values()):
+            recording.returns = recording.returns or "a tensor over memory of another library"
+        if any(t._is_view() and not recorder.made_in_step(address(t._base)) for t in made.values()):
+            recording.returns = recording.returns or "a view of a tensor that it has not made"
         graphs = {first[id(t)]: t.grad_fn for t in made.values() if t.grad_fn is not None}
         recording.output_graphs = {slot: node.name() for slot, node in graphs.items()}
         if not recording.returns and any(_can_be_used(node, graphs.values()) for node in graphs.values()):
@@ -130,8 +136,8 @@ def _is_used_up(node: Any) -> bool:
     return False
 
 
-def _why_not_new(containers: Sequence[Any], reached: Iterable[Any], given: Any) -> str:
-    containers = [c for c in containers if not isinstance(c, tuple) or getattr(c, "__dict__", None)]
+def _why_not_new(result: Any, containers: list[Any], reached: Iterable[Any], given: Any) -> str:
+    containers[:] = [c for c in containers if not isinstance(c, tuple) or getattr(c, "__dict__", None)]
     if not containers:
         return ""
     if len({id(c) for c in containers}) < len(containers):
@@ -139,9 +145,17 @@ def _why_not_new(containers: Sequence[Any], reached: Iterable[Any], given: Any) 
     if odd := next((c for c in containers if isinstance(c, _WITH_ATTRIBUTES) and getattr(c, "__dict__", None)), None):
         return f"a {type(odd).__name__} with attributes"
     held = {id(value) for value in reached} | _parts(given)
-    if lasting := next((c for c in containers if id(c) in held), None):
-        return f"a {type(lasting).__name__} that was there before"
+    while containers:
+        container = containers.pop()
+        known = _REFERENCES_OF_NEW + (2 if container is result else 0)
+        if id(container) in held or sys.getrefcount(container) > known:
+            return f"a {type(container).__name__} that was there before"
     return ""
+
+
+# To a container that nobody but the result holds: what it is in, the variable, and the argument of getrefcount(). The result
+# itself is an argument here, and a variable of whoever records
+_REFERENCES_OF_NEW = 3
 
 
 _WITH_ATTRIBUTES = (tuple, collections.OrderedDict, collections.defaultdict, collections.deque)

@@ -117,6 +117,8 @@ class Replay:
                         shell = torch.empty(0, dtype=p.dtype if p.grad is None else p.grad.dtype, device=p.device)
                         self.matcher.adopt_shell(address(shell), slot)
                         self._shells[id(p), slot] = shell
+        # Whether an argument is an object that the step also finds decides nothing but what its Python does
+        self._found_among_arguments = recording.world.found_among(recording.met)
         if not recording.world.distributed:
             recording.world.fade()
             self.gradients.fade(
@@ -197,7 +199,7 @@ class Replay:
         if [storage_address(t) for t in now] != [storage_address(t) for t in self._memory]:
             self._memory = now
 
-    def unfit(self, arguments: list[torch.Tensor], key: Any) -> str:
+    def unfit(self, arguments: list[torch.Tensor], key: Any, met: Sequence[int]) -> str:
         """Why the recorded operations cannot serve this call, whatever its Python would do; "" when they can: where
         ``undecided`` is "", as they are, else Python has to say what it does."""
         self.undecided = ""
@@ -209,6 +211,8 @@ class Replay:
             self.undecided, serves = tape.decided(inputs, True)
         if not self.executor.tenants_unchanged(inputs):
             self.undecided = self.undecided or _ELSEWHERE
+        if self.recording.world.found_among(met) != self._found_among_arguments:
+            self.undecided = self.undecided or "an argument that its Python also finds, or no longer does"
         return "" if serves else self.undecided
 
     def refused_index(self, arguments: list[torch.Tensor]) -> str:
@@ -509,6 +513,16 @@ class Replay:
     def _returns(self, chosen: Replay, result: Any) -> bool:
         held = addresses(chosen._held(result))
         return _without_cycles(lambda: self.matcher.returns(held))
+
+    def returns_otherwise(self, result: Any) -> bool:
+        """Are what is no tensor, and the containers, others than calls give back whose Python does not run?"""
+        if self.recording.returns:
+            return False
+        leaves, spec = flatten(result)
+        pairs = zip(leaves, self.recording.output_leaves, self.recording.output_slots)
+        return spec != self.recording.output_spec or any(
+            slot < 0 and (type(leaf) is not type(known) or leaf != known) for leaf, known, slot in pairs
+        )
 
     def _keeps_lost_states(self) -> bool:
         return not _without_cycles(lambda: not self.matcher.keeps_lost_states)

@@ -76,6 +76,7 @@ class Describer:
         self._depth = 0
         self._in_object = 0
         self._held = 0  # by objects
+        self._met: dict[int, tuple[int, Any]] = {}  # containers so far, and which they were
 
     def __call__(self, value: Any) -> Any:
         self._depth += 1
@@ -98,6 +99,11 @@ class Describer:
             return (cls, Value(value))
         if self._passing is not None and isinstance(value, (list, dict, set)) and self._passing.is_growing(value):
             return ("growing", cls)
+        if isinstance(value, (list, dict, set)) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+            if id(value) in self._met:
+                return ("again", self._met[id(value)][0])
+            self._met[id(value)] = (len(self._met), value)
+            self._meets(value)
         if isinstance(value, Mapping):
             items = tuple((Value(key), self(item)) for key, item in value.items())
             return (cls, items, self._attributes(value, but=value))
@@ -123,6 +129,25 @@ class Describer:
             return self._iterator(value)
         return self._object(value)
 
+    def _meets(self, value: Any) -> None:
+        if self._passing is not None:
+            self._passing.met.append(id(value))
+
+    def _mark(self) -> tuple[int, int, int, int, int]:
+        met = len(self._passing.met) if self._passing is not None else 0
+        return len(self._tensors), len(self._given or ()), self._held, len(self._met), met
+
+    def _back_to(self, mark: tuple[int, int, int, int, int]) -> None:
+        """What has been described since counts no more."""
+        tensors, given, self._held, known, met = mark
+        del self._tensors[tensors:]
+        if self._given is not None:
+            del self._given[given:]
+        for key in list(self._met)[known:]:
+            del self._met[key]
+        if self._passing is not None:
+            del self._passing.met[met:]
+
     def _tensor(self, value: torch.Tensor) -> Any:
         if isinstance(value, torch.nn.Parameter) and self._given is not None:
             return self._object(value)
@@ -133,6 +158,7 @@ class Describer:
         if self._functions and not self._is_passing_tensor(value):
             raise _Unlike
         self._tensors.append(value)
+        self._meets(value)
         return (
             "tensor",
             value.shape,
@@ -171,20 +197,23 @@ class Describer:
             return told
         if isinstance(value, types.MethodType):
             return ("method", self._same(value.__func__), self._same(value.__self__))
-        tensors, given, held = len(self._tensors), len(self._given), self._held
+        mark = self._mark()
         if plain_object(cls) and not isinstance(value, _PARTS_OF_TRAINING):
+            if id(value) in self._met:
+                return ("again", self._met[id(value)][0])
+            self._met[id(value)] = (len(self._met), value)
             self._in_object += 1
             try:
                 content = self._attributes(value, private=True)
                 self._given.append(cls)
+                self._meets(value)
                 return (cls, content)
             except (_Unlike, Unsupported):
                 if self._in_object > 1:
                     raise _Unlike from None
             finally:
                 self._in_object -= 1
-            del self._tensors[tensors:], self._given[given:]
-            self._held = held
+            self._back_to(mark)
         if self._in_object:
             raise _Unlike
         return self._same(value)
@@ -285,7 +314,7 @@ class Describer:
     def _attribute(self, item: Any) -> Any:
         assert self._given is not None
         self._held += 1
-        tensors, given = len(self._tensors), len(self._given)
+        mark = self._mark()
         try:
             if self._held > _MOST_HELD:
                 raise _Unlike
@@ -293,7 +322,9 @@ class Describer:
         except (_Unlike, Unsupported):
             if self._in_object:
                 raise _Unlike from None
-            del self._tensors[tensors:], self._given[given:]
+            held = self._held
+            self._back_to(mark)
+            self._held = held
             return self._same(item)
 
 

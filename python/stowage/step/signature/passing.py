@@ -24,6 +24,7 @@ class Passing:
     runs in each call."""
 
     def __init__(self) -> None:
+        self.met: list[int] = []  # identities of the tensors, containers and objects that are told by what they hold
         self.arrays: list[Any] = []  # among the arguments of the latest call; tensors may lie over them
         self.unseen = ""  # what among its arguments is known by its type alone, and why
         self._kinds: set[Any] = set()  # of which calls give ever others
@@ -49,7 +50,7 @@ class Passing:
                 self._growing[id(container)] = (len(container), still)
         while len(self._growing) > _MOST_GROWING:
             del self._growing[next(iter(self._growing))]
-        self.arrays, self.unseen, self._containers = [], "", []
+        self.arrays, self.unseen, self._containers, self.met = [], "", [], []
 
     def is_growing(self, container: Any) -> bool:
         """Does the step itself put things into it, or take them out?"""

@@ -1,0 +1,169 @@
+"""Planned calls that do without the step's Python give what it would: the same objects, over the same memory, and what depends
+on which object an argument is."""
+
+import collections
+import contextvars
+import types
+import warnings
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import stowage
+
+CALLS = 18
+PLACE = contextvars.ContextVar("place", default={"scale": 1})
+
+
+class Held:
+    def __init__(self):
+        torch.manual_seed(0)
+        self.weight = torch.randn(3, requires_grad=True)
+        self.array = np.zeros(3, dtype=np.float32)
+        self.dict, self.list, self.deque = {}, [], collections.deque()
+        self.model = nn.ModuleDict({"used": nn.Linear(3, 2), "seen": nn.Linear(2, 2)})
+        self.tensor, self.settings, self.object = torch.ones(3), {"a": 1}, types.SimpleNamespace(a=1)
+        self.cached = lru_cache(lambda name: [name])
+        PLACE.get()["scale"] = 1
+
+    def loss(self, x):
+        return (self.weight * x).sum().detach()
+
+
+def changes_now_and_then(call):
+    return call > 5 and call // 3 % 2 == 1
+
+
+# Name: (the step, what it is given beside x, what whoever calls does then)
+def nothing(held, result, changed):
+    pass
+
+
+STEPS = {
+    "array": (lambda h, x, _: (h.loss(x), torch.from_numpy(h.array)), None, lambda h, r, c: r[1].add_(1)),
+    "part of an array": (lambda h, x, _: torch.as_tensor(h.array)[:2], None, lambda h, r, c: h.array.__iadd__(1)),
+    "empty dict": (lambda h, x, _: (h.loss(x), h.dict), None, lambda h, r, c: r[1].update(a=len(r[1]))),
+    "empty list": (lambda h, x, _: [h.loss(x), h.list], None, lambda h, r, c: r[1].append(1)),
+    "empty deque": (lambda h, x, _: {"l": h.loss(x), "d": h.deque}, None, lambda h, r, c: r["d"].append(1)),
+    "cached list": (lambda h, x, _: (h.loss(x), h.cached("a")), None, lambda h, r, c: r[1].append(c)),
+    "new containers": (lambda h, x, _: {"l": [h.loss(x)], "e": {}}, None, lambda h, r, c: r["e"].update(a=c)),
+    "view": (lambda h, x, _: (h.loss(x), h.tensor.view(3, 1)), None, lambda h, r, c: r[1].add_(1)),
+    "default of a variable": (
+        lambda h, x, _: h.loss(x) * PLACE.get()["scale"], None, lambda h, r, c: PLACE.get().update(scale=1 + c)
+    ),
+    "the settings themselves": (lambda h, x, a: (h.loss(x) * (2 if a is h.settings else 1), a is h.settings), "settings", nothing),
+    "the object itself": (lambda h, x, a: (h.loss(x), a is h.object), "object", nothing),
+    "the tensor itself": (lambda h, x, a: h.loss(x) * (2 if a is h.tensor else 3), "tensor", nothing),
+    "one list twice": (lambda h, x, a: (h.loss(x), a[0] is a[1]), "twice", nothing),
+    "one object twice": (lambda h, x, a: (h.loss(x), a[0] is a[1]), "objects twice", nothing),
+    "dtype of what is only seen": (
+        lambda h, x, _: h.loss(x) * (2 if h.model["seen"].weight.dtype == torch.float64 else 1), None,
+        lambda h, r, c: h.model["seen"].double() if c else h.model["seen"].float(),
+    ),
+    "size of what is only seen": (
+        lambda h, x, _: (h.model["used"](x).sum().detach(), sum(p.numel() for p in h.model.parameters())), None,
+        lambda h, r, c: setattr(h.model["seen"].weight, "data", torch.zeros(2 + c, 2)),
+    ),
+}  # fmt: skip
+
+
+def given(held, kind, changed):
+    known = {"settings": held.settings, "object": held.object, "tensor": held.tensor}
+    if kind in known:
+        copies = {"settings": {"a": 1}, "object": types.SimpleNamespace(a=1), "tensor": torch.ones(3)}
+        return known[kind] if changed else copies[kind]
+    one = [1] if kind == "twice" else types.SimpleNamespace(a=1)
+    return [one, one] if changed else [one, [1] if kind == "twice" else types.SimpleNamespace(a=1)]
+
+
+def plain(value):
+    if isinstance(value, torch.Tensor):
+        return value.tolist(), value._is_view()
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple, collections.deque)) else value
+
+
+def run(name, compiled, **options):
+    body, kind, after = STEPS[name]
+    held = Held()
+
+    def without(x):
+        return body(held, x, None)
+
+    def step(x, argument):
+        return body(held, x, argument)
+
+    step = without if kind is None else step
+    step = stowage.compile(step, **options) if compiled else step
+    seen = []
+    for call in range(CALLS):
+        changed = changes_now_and_then(call)
+        arguments = [torch.randn(3)] + ([given(held, kind, changed)] if kind else [])
+        result = step(*arguments)
+        seen.append(plain(result))
+        with torch.no_grad():
+            after(held, result, changed)
+        seen.append((held.array.tolist(), held.tensor.tolist(), dict(held.dict), list(held.list), list(held.deque)))
+    return seen, step
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("check", ["never", "auto", "always"])
+def test_as_eager(name, check):
+    expected, _ = run(name, compiled=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no guard has missed anything
+        got, step = run(name, compiled=True, check=check)
+    for i, (a, b) in enumerate(zip(expected, got, strict=True)):
+        assert a == b, (i // 2, a, b)
+    assert step.stats()["planned_steps"] >= 5
+
+
+def test_new_containers_need_no_python():
+    _, step = run("new containers", compiled=True, check="never")
+    assert step.stats()["checked_steps"] <= 2
+
+
+def test_a_check_looks_at_what_is_returned():
+    """Where something that no guard watches decides what is no tensor, a check finds it."""
+    array = np.zeros(3)
+    model = nn.Linear(3, 1)
+    step = stowage.compile(lambda x: (model(x).sum().detach(), array.flags.writeable))
+    for _ in range(6):
+        assert step(torch.randn(3))[1]
+    array.flags.writeable = False
+    with pytest.warns(UserWarning, match="it returns something else"):
+        told = [step(torch.randn(3))[1] for _ in range(12)]
+    assert not any(told[told.index(False) :])
+
+
+@pytest.mark.parametrize("every", [1, 3, 4, 7])
+@pytest.mark.parametrize("to", ["none", "zeros", "ones"])
+@pytest.mark.parametrize("check", ["never", "auto"])
+def test_gradients_of_a_leaf_that_whoever_calls_replaces(every, to, check):
+    """It is in no module and no optimizer: latent codes, prompts, noise."""
+
+    def trained(compiled):
+        torch.manual_seed(0)
+        codes, model = torch.ones(3, requires_grad=True), nn.Linear(3, 1)
+
+        def step(x):
+            loss = model(x * codes).square().sum() + (codes * x).square().sum()
+            loss.backward()
+            return loss.detach()
+
+        run, seen = stowage.compile(step, check=check) if compiled else step, []
+        for call in range(24):
+            seen.append(run(torch.randn(3)).item())
+            seen += [codes.grad.tolist(), model.weight.grad.tolist()]
+            if call % every == every - 1:
+                with torch.no_grad():
+                    codes -= 0.1 * codes.grad
+                codes.grad = {"none": None, "zeros": torch.zeros(3), "ones": torch.ones(3)}[to]
+        return seen
+
+    assert trained(True) == trained(False)
