@@ -15,7 +15,7 @@ from torch import nn
 import stowage
 
 CALLS = 18
-PLACE = contextvars.ContextVar("place", default={"scale": 1})
+PLACE = contextvars.ContextVar("place", default={"scale": 1})  # noqa: B039
 
 
 class Held:

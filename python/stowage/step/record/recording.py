@@ -316,6 +316,7 @@ def _record(
     _look_for_new_tensors(recording, places, replaced)
     if never := [reason for reason in world.guard.blind if reason.startswith(NEVER_PLANNED)]:
         recorder.refuse(f"the step {never[0]}")
+    of_leaves = [(t, grad) for t, grad in of_leaves if recorder.touches(address(grad))]
     tape = recorder.finish(
         addresses(returned),
         keep=bool(recording.keeps),
@@ -324,7 +325,7 @@ def _record(
         earlier=earlier,
     )
     if not tape.finds:  # else those that calls find anew come like arguments
-        recording.gradients.lasting += [pair for pair in of_leaves if recorder.touches(address(pair[1]))]
+        recording.gradients.lasting += of_leaves
     recording.makes_generators = tape.makes_generators
     if tape.finds and not recording.finds:
         recording.finds = "what it takes from somewhere"
