@@ -3,6 +3,7 @@ on which object an argument is."""
 
 import collections
 import contextvars
+import threading
 import types
 import warnings
 from functools import lru_cache
@@ -33,6 +34,15 @@ class Held:
         return (self.weight * x).sum().detach()
 
 
+class Name(str):
+    """Takes attributes."""
+
+
+def set_once(name):
+    assert not hasattr(name, "seen")
+    name.seen = True
+
+
 def changes_now_and_then(call):
     return call > 5 and call // 3 % 2 == 1
 
@@ -50,6 +60,9 @@ STEPS = {
     "empty deque": (lambda h, x, _: {"l": h.loss(x), "d": h.deque}, None, lambda h, r, c: r["d"].append(1)),
     "cached list": (lambda h, x, _: (h.loss(x), h.cached("a")), None, lambda h, r, c: r[1].append(c)),
     "new containers": (lambda h, x, _: {"l": [h.loss(x)], "e": {}}, None, lambda h, r, c: r["e"].update(a=c)),
+    "named by an argument": (lambda h, x, _: {x: h.loss(x)}, None, lambda h, r, c: next(iter(r)).add_(1)),
+    "named by a text of one's own": (lambda h, x, _: {Name("l"): h.loss(x)}, None, lambda h, r, c: set_once(next(iter(r)))),
+    "a text of one's own": (lambda h, x, _: [Name("l"), h.loss(x)], None, lambda h, r, c: set_once(r[0])),
     "view": (lambda h, x, _: (h.loss(x), h.tensor.view(3, 1)), None, lambda h, r, c: r[1].add_(1)),
     "default of a variable": (
         lambda h, x, _: h.loss(x) * PLACE.get()["scale"], None, lambda h, r, c: PLACE.get().update(scale=1 + c)
@@ -83,7 +96,7 @@ def plain(value):
     if isinstance(value, torch.Tensor):
         return value.tolist(), value._is_view()
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return [(plain(key), plain(item)) for key, item in value.items()]
     return [plain(item) for item in value] if isinstance(value, (list, tuple, collections.deque)) else value
 
 
@@ -167,3 +180,25 @@ def test_gradients_of_a_leaf_that_whoever_calls_replaces(every, to, check):
         return seen
 
     assert trained(True) == trained(False)
+
+
+def test_variables_of_threads():
+    """Each thread has its own, whichever was recorded."""
+    held, local = Held(), threading.local()
+    step = stowage.compile(lambda x: (held.loss(x) * local.scale, local.scale), check="never")
+    local.scale = 1
+    for _ in range(6):
+        assert step(torch.ones(3))[1] == 1
+    assert step.stats()["planned_steps"] >= 3
+    seen = []
+
+    def elsewhere():
+        torch.set_num_threads(torch.get_num_threads())
+        local.scale = 7
+        seen.extend(step(torch.ones(3)) for _ in range(3))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert [(loss.item(), scale) for loss, scale in seen] == [((held.loss(torch.ones(3)) * 7).item(), 7)] * 3
+    assert step(torch.ones(3))[1] == 1

@@ -141,7 +141,6 @@ _QUIET_TYPES = {
     "property",
     "Struct",
     "_struct.Struct",
-    "odict_iterator",
     "_contextvars.Token",
     "zoneinfo.ZoneInfo",
     "functools._lru_cache_wrapper",

@@ -63,8 +63,14 @@ def enter_context(graph: Graph, i: int, value: contextvars.Context, path: str, t
         graph.reach(i, None, held, path, trusted)
 
 
+def _identity_of_namespace(value: threading.local) -> int:
+    return id(value.__dict__)
+
+
 def enter_thread_local(graph: Graph, i: int, value: threading.local, path: str, trusted: bool) -> None:
     namespace = value.__dict__
+    whose = functools.partial(_identity_of_namespace, value)  # each thread has its own
+    graph.add(i, graph.guard.call(whose, trusted, f"'{path}'"), trusted)
     graph.add(i, graph.guard.dict(namespace, True, True, path), trusted)
     for name, item in list(namespace.items()):
         graph.attribute(i, name, item, path, True, trusted)

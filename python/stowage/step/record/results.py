@@ -11,6 +11,7 @@ hooks on tensors, containers that somebody else holds, objects, floats."""
 from __future__ import annotations
 
 import collections
+import enum
 import gc
 import sys
 import types
@@ -22,7 +23,9 @@ import torch
 from stowage import _runtime
 from stowage._torch.private import address, flatten, is_fake
 
-_CONSTANT = (int, str, bytes, type(None), torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_PLAIN = {int, bool, str, bytes, type(None)}
+_CONSTANT = _PLAIN | {torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format}
+_FACTORIES = {None, int, float, str, list, dict, set, tuple}
 _NO_PARTS = (torch.Tensor, torch.nn.Module, type, types.FunctionType, types.ModuleType)
 _MOST_PARTS = 10_000
 
@@ -40,7 +43,7 @@ def take_outputs(recording: Any, recorder: Any, args: tuple, kwargs: dict) -> li
             tensors.append(leaf)
             recording.output_leaves.append(None)
             continue
-        if not isinstance(leaf, _CONSTANT):
+        if not (type(leaf) in _CONSTANT or isinstance(leaf, enum.Enum)):
             recording.returns = f"a {type(leaf).__name__}"
             if recording.world.distributed:
                 recorder.refuse(
@@ -144,6 +147,12 @@ def _why_not_new(result: Any, containers: list[Any], reached: Iterable[Any], giv
         return "one container in two places"
     if odd := next((c for c in containers if isinstance(c, _WITH_ATTRIBUTES) and getattr(c, "__dict__", None)), None):
         return f"a {type(odd).__name__} with attributes"
+    for container in containers:
+        kinds = {type(key) for key in container} if isinstance(container, dict) else set()
+        if odd := next((kind for kind in kinds if kind not in _PLAIN and not issubclass(kind, enum.Enum)), None):
+            return f"a dict with a {odd.__name__} among its keys"
+        if getattr(container, "default_factory", None) not in _FACTORIES:
+            return "a defaultdict with a factory of its own"
     held = {id(value) for value in reached} | _parts(given)
     while containers:
         container = containers.pop()
