@@ -28,10 +28,17 @@ bool same_number(const c10::IValue& a, const c10::IValue& b) {
     const at::Tensor& x = a.toTensor();
     return std::memcmp(x.const_data_ptr(), b.toTensor().const_data_ptr(), x.element_size()) == 0;
   }
+  if (a.isComplexDouble()) {
+    const c10::complex<double> x = a.toComplexDouble();
+    const c10::complex<double> y = b.toComplexDouble();
+    return std::memcmp(&x, &y, sizeof(x)) == 0;
+  }
   if (!a.isDouble()) return a == b;
   const double x = a.toDouble();
   const double y = b.toDouble();
   return std::memcmp(&x, &y, sizeof(x)) == 0;
 }
+
+bool same_value(const c10::IValue& a, const c10::IValue& b) { return a.tagKind() == b.tagKind() && same_number(a, b); }
 
 }  // namespace stowage::runtime

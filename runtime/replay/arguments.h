@@ -10,6 +10,8 @@ namespace stowage::runtime {
 bool is_number_of_the_same_kind(const TapeOp& op, std::size_t i, const c10::IValue& value);
 // Of numbers of the same kind: the same to the last bit.
 bool same_number(const c10::IValue& a, const c10::IValue& b);
+// The same bits of the same kind: 0.0 is not -0.0, and NaN is itself.
+bool same_value(const c10::IValue& a, const c10::IValue& b);
 
 inline bool same_content(const at::Tensor& a, const at::Tensor& b) { return same_bytes(a.storage(), b.storage()); }
 

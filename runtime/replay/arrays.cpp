@@ -88,6 +88,17 @@ ArraysMade::Written ArraysMade::take_out() {
   return written;
 }
 
+bool ArraysMade::taken_back() {
+  const std::scoped_lock lock(mutex_);
+  bool other = false;
+  for (Made& made : made_) {
+    if (has_bytes(made.memory, made.content)) continue;
+    made.content = bytes_under(made.memory);
+    other = true;
+  }
+  return other;
+}
+
 void ArraysMade::join() const {
   const std::scoped_lock lock(mutex_);
   std::set<const c10::StorageImpl*> joined;

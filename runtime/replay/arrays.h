@@ -53,6 +53,8 @@ class ArraysMade {
   [[nodiscard]] bool of(const std::function<bool(const c10::StorageImpl*)>& storage) const;
   // Memory is as it was handed out again.
   Written take_out();
+  // What kernels have written under them has been taken back, by no fault of Python's. Do some show something else now?
+  bool taken_back();
   // After the kernels have run: a copy becomes the memory of what was a shell, where it is all of that and somebody has
   // both. Of several the first one.
   void join() const;

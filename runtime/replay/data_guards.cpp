@@ -4,6 +4,7 @@
 #include <exception>
 #include <stdexcept>
 
+#include "runtime/replay/arguments.h"
 #include "runtime/replay/results.h"
 
 namespace stowage::runtime {
@@ -49,7 +50,7 @@ std::string WorkedOut::content(const DataGuard& guard) {
 bool WorkedOut::holds(const DataGuard& guard) {
   if (guard.implied) return true;
   if (guard.tensor.valid()) return content(guard) == guard.content;
-  return number(guard) == tape_.ops[static_cast<std::size_t>(guard.op)].values[0];
+  return same_value(number(guard), tape_.ops[static_cast<std::size_t>(guard.op)].values[0]);
 }
 
 namespace {

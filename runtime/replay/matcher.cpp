@@ -228,6 +228,8 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   }
   if (mode_ == Mode::kStep && (changes_ || !decided()) && !still_holds(id))
     leave(name_with_line(*tape_, op) + " leads to other numbers that are read on the host");
+  if (mode_ == Mode::kStep && arrays_taken_back_)
+    leave(name_with_line(*tape_, op) + " changes what a NumPy array of a tensor shows");
 }
 
 // In a section: ends the user's optimizer.step(); end() tells the caller why. In a step: what is left of it runs

@@ -320,6 +320,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   Storages passing_;         // of the section or step that is being matched
   std::vector<Shell> kept_;  // so that no address in passing_ is used twice
   ArraysMade arrays_;
+  bool arrays_taken_back_ = false;   // they show what kernels had not done yet
   std::vector<bool> taken_;          // by block: a constant that has the content of a tensor of this call
   std::vector<bool> other_content_;  // by block: another one than it had
   std::vector<bool> other_numbers_;  // by op: given by this call

@@ -213,9 +213,9 @@ void Matcher::decide(TapeOpId id, torch::jit::Stack* stack) {
     take_back_for(*guard);
     number = aside([&] { return WorkedOut(*tape_, inputs_).number(*guard); });
   }
-  if (number != op.values[0]) {
+  if (!same_value(number, op.values[0])) {
     decides_otherwise_ = true;
-    decides_anew_ |= !guard->latest.has_value() || *guard->latest != number;
+    decides_anew_ |= !guard->latest.has_value() || !same_value(*guard->latest, number);
   }
   guard->latest = number;
   stack->push_back(std::move(number));

@@ -48,6 +48,7 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
   ahead_.clear();
   decides_otherwise_ = decides_anew_ = false;
   altered_.clear();
+  arrays_taken_back_ = false;
 }
 
 void Matcher::start() {
@@ -112,6 +113,10 @@ void Matcher::leave(const std::string& why) {
   if (mode_ != Mode::kStep) return;
   mismatch_ = why;
   left_in_section_ = cursor_ < end_ && tape_->ops[cursor_].section >= 0;
+  if (arrays_taken_back_) {
+    take_back_numbers();
+    arrays_.taken_back();
+  }
   const ArraysMade::Written written = arrays_.take_out();
   mode_ = Mode::kLeft;
   take_back_numbers();
@@ -440,6 +445,7 @@ void Matcher::take_back_numbers() {
   for (const auto& other : others_)
     for (const auto& [part, moves] : other->moved) moved[part] |= moves;
   python.restore(moved);
+  arrays_taken_back_ |= !arrays_.empty() && arrays_.taken_back();
 }
 
 void Matcher::forget_step() {
@@ -497,8 +503,7 @@ namespace {
 bool same_numbers(const TapeOp& a, const TapeOp& b) {
   for (std::size_t k = 0; k < a.arguments.size(); ++k) {
     if (a.tensors[k].kind != TensorRef::Kind::kNone || static_cast<int>(k) == a.generator) continue;
-    if (a.arguments[k].tagKind() != b.arguments[k].tagKind() || !same_number(a.arguments[k], b.arguments[k]))
-      return false;
+    if (!same_value(a.arguments[k], b.arguments[k])) return false;
   }
   return true;
 }

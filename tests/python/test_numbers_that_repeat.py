@@ -1,6 +1,7 @@
 """Numbers that follow from what is there before the step (a batch's mask, a counter), which differ from the recorded one and
 stay so for some calls: what Python makes of them, gives back, and does because of them, is that of the call."""
 
+import math
 import random
 
 import numpy as np
@@ -188,3 +189,55 @@ def test_random_numbers(seed):
         assert_as_eager(does, source, numbers, check=check)
     except AssertionError as error:
         raise AssertionError(f"seed {seed}: {does} {source} {check} {numbers}") from error
+
+
+@pytest.mark.parametrize("where", ["argument", "held", "listed"])
+@pytest.mark.parametrize("other", [-0.0, float("nan"), 1.0])
+def test_numbers_of_other_bits(where, other):
+    """0.0 is not -0.0, and NaN is itself."""
+    held, model = torch.zeros(2), nn.Linear(2, 1)
+
+    def step(x, first):
+        of = {"argument": first, "held": held, "listed": first}[where]
+        number = first.tolist()[0] if where == "listed" else of[0].item()
+        return model(x).sum().detach() * math.copysign(2.0, number), f"{number}"
+
+    run = stowage.compile(step)
+    for first in [0.0] * 6 + [other] * 3 + [0.0] * 3 + [other, 0.0] * 3 + [other] * 8:
+        x, given = torch.randn(3, 2), torch.full((2,), first)
+        held.copy_(given)
+        expected, text = step(x, given)
+        loss, told = run(x, given)
+        assert torch.equal(loss, expected) and told == text
+    assert run.stats()["planned_steps"] >= 15
+
+
+@pytest.mark.parametrize("how", ["number", "way"])
+@pytest.mark.parametrize("options", [{}, {"check": "always"}, {"budget": "4MiB"}], ids=str)
+def test_an_array_of_what_is_taken_back(how, options):
+    """It shows what the step has written, also where a number that comes later is another one."""
+    flag = {"now": 0}
+
+    def trained(compiled):
+        torch.manual_seed(0)
+        weight = torch.ones(3, requires_grad=True)
+
+        def step(x):
+            weight.grad = None
+            loss = (weight * x).square().mean()
+            loss.backward()
+            with torch.no_grad():
+                weight.sub_(weight.grad, alpha=0.1)
+            array = weight.detach().numpy()
+            if how == "way" and flag["now"]:
+                return loss.detach() * 2, array.copy()
+            return loss.detach() + flag["now"], array.copy()
+
+        run, seen = stowage.compile(step, **options) if compiled else step, []
+        for now in [0] * 6 + [1, 1, 2, 0, 0, 1]:
+            flag["now"] = now
+            loss, shown = run(torch.randn(3))
+            seen.append((loss.item(), shown.tolist(), weight.tolist()))
+        return seen
+
+    assert trained(True) == trained(False)
