@@ -168,6 +168,8 @@ struct DataGuard {
   std::vector<BlockId> origins;       // external ones that it follows from
   bool overwritten = false;           // the step writes to one of them, afterwards
   std::optional<c10::IValue> latest;  // number that Python has been told, in the place of the recorded one
+  // What leads to it on the tape has changed since: a call has given it that did not come to ask for the number
+  bool stale = false;
 };
 
 struct Tape {

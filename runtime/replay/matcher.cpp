@@ -203,6 +203,7 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   TapeOp& op = tape_->op(id);
   bool changed = false;
   if (!take_numbers(op, *stack, changed)) {
+    if (changed) note_changed(id);
     --cursor_;
     note_scattered(op);
     return differs(name_with_line(*tape_, op) + " gets one tensor from two places", handle, keys, stack);

@@ -258,6 +258,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   void note_changed(TapeOpId op);
   [[nodiscard]] bool differs_in(const DataGuard& guard) const;
   [[nodiscard]] bool is_known(const DataGuard& guard) const;
+  static void note_stale(Tape& tape, std::size_t from);
   void decide_ahead();
   void take_back_for(const DataGuard& guard);
   void decide(TapeOpId id, torch::jit::Stack* stack);

@@ -63,6 +63,7 @@ bool Matcher::take_content(const at::Tensor& from, const Block& constant, const 
   if (mode_ == Mode::kSection && lifts_host_data(op.handle) && !constant.refreshed) return false;
   taken_[block.index()] = true;
   const bool changed = !same_content(from, constant.tensor);
+  if (changed) note_stale(*tape_, cursor_ - 1);
   if (changed && mode_ == Mode::kStep) other_content_[block.index()] = changes_ = true;
   copy_bytes(from.storage(), constant.tensor.storage());
   passing_[from.storage().unsafeGetStorageImpl()] = {{block, 0, 0}};
@@ -75,6 +76,7 @@ bool Matcher::take_part(const at::Tensor& from, BlockId block) {
   const c10::Storage& copy = tape_->blocks[block.index()].tensor.storage();
   const std::int64_t start = span_bytes(from).first;
   if (same_part(from.storage(), start, copy)) return false;
+  note_stale(*tape_, cursor_ - 1);
   if (mode_ == Mode::kStep) other_content_[block.index()] = changes_ = true;
   copy_part(from.storage(), start, copy);
   return true;
@@ -147,6 +149,7 @@ bool Matcher::wait_for_form(TapeOpId id, torch::jit::Stack* stack) {
 
 void Matcher::note_changed(TapeOpId op) {
   tape_->op(op).varies = true;
+  note_stale(*tape_, op.index());
   if (mode_ == Mode::kStep) other_numbers_[op.index()] = changes_ = true;
 }
 
@@ -167,7 +170,15 @@ bool Matcher::differs_in(const DataGuard& guard) const {
   return differs;
 }
 
-bool Matcher::is_known(const DataGuard& guard) const { return decided() && !(changes_ && differs_in(guard)); }
+// A number or a constant of the tape is another one from here on.
+void Matcher::note_stale(Tape& tape, std::size_t from) {
+  for (DataGuard& guard : tape.data_guards) guard.stale |= guard.op >= 0 && static_cast<std::size_t>(guard.op) >= from;
+}
+
+bool Matcher::is_known(const DataGuard& guard) const {
+  if (guard.stale && !guard.of_arguments) return false;
+  return decided() && !(changes_ && differs_in(guard));
+}
 
 // Kernels are about to run, and some write where numbers come from that Python asks for later. Those that all has come
 // for are worked out first.
@@ -218,6 +229,7 @@ void Matcher::decide(TapeOpId id, torch::jit::Stack* stack) {
     decides_anew_ |= !guard->latest.has_value() || !same_value(*guard->latest, number);
   }
   guard->latest = number;
+  guard->stale = false;
   stack->push_back(std::move(number));
 }
 

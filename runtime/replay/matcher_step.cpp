@@ -513,7 +513,9 @@ void hand_over_latest(const Tape& from, Tape& to, std::size_t ops) {
   for (DataGuard& guard : to.data_guards) {
     if (guard.op < 0 || static_cast<std::size_t>(guard.op) >= ops) continue;
     const auto of = std::ranges::find_if(from.data_guards, [&](const DataGuard& g) { return g.op == guard.op; });
-    if (of != from.data_guards.end()) guard.latest = of->latest;
+    if (of == from.data_guards.end()) continue;
+    guard.latest = of->latest;
+    guard.stale = of->stale;
   }
 }
 
@@ -562,6 +564,7 @@ bool Matcher::change_to(std::size_t other) {
   }
   changes_ |= altered;
   if (altered) altered_.insert(static_cast<int>(other));
+  if (altered) note_stale(*next, cursor_);
   std::vector<bool> taken(next->blocks.size(), false);
   for (std::size_t b = 0; b < taken_.size(); ++b) {
     if (taken_[b] && now_called[b].valid()) taken[now_called[b].index()] = true;

@@ -241,3 +241,34 @@ def test_an_array_of_what_is_taken_back(how, options):
         return seen
 
     assert trained(True) == trained(False)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_constants_of_calls_that_do_not_ask(seed):
+    """A call makes a constant, and raises, goes another way, or asks for no number of it: what the next one asks is its own."""
+    r = random.Random(seed)
+    calls = [(0, "ask")] * 5 + [(0, "other way")] * 4 + [(0, "ask")] * 2
+    calls += [(r.randrange(3), r.choice(["ask", "ask", "other way", "raise", "silent"])) for _ in range(24)]
+    check, model = r.choice(["auto", "always", "never"]), nn.Linear(3, 2)
+
+    def step(x, value, how):
+        made = torch.full((3,), float(value))
+        hidden = model(x * made)
+        if how == "raise":
+            raise ValueError(value)
+        if how == "other way":
+            hidden = hidden.exp()
+        if how == "silent":
+            return hidden.sum().detach(), None
+        number = made.sum().item()
+        return (hidden.sum() * number).detach(), number
+
+    run = stowage.compile(step, check=check)
+    for call, (value, how) in enumerate(calls):
+        x, told = torch.randn(4, 3), []
+        for one in (step, run):
+            try:
+                told.append(one(x, value, how))
+            except ValueError as error:
+                told.append((torch.zeros(()), str(error)))
+        assert torch.equal(told[0][0], told[1][0]) and told[0][1] == told[1][1], f"seed {seed}, call {call}: {calls}"
