@@ -662,6 +662,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             for entry in self._entries.values():
                 entry.replays.clear()
                 entry.world = None
+            self._forgetting.let_go()
             self._latest = None
 
     def _refused(self, entry: Entry, reason: str, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:

@@ -52,6 +52,10 @@ class Forgetting:
             self._forgotten = [*self._forgotten, *(_used(replay, now) for replay in gone)][-_MOST_REMEMBERED:]
         return gone
 
+    def let_go(self) -> None:
+        """Of weak references, too."""
+        self._forgotten.clear()
+
     def recorded(self, replay: Replay) -> None:
         """Has something come back that was forgotten?"""
         lasting = _lasting(replay)
