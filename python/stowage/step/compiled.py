@@ -58,6 +58,7 @@ _MAX_SHELLS_READ = 3
 _MAX_HANDED_OUT = 4  # calls of a step that no plan has served
 _MAX_LOST_STATES = 2  # calls that kept states that planned calls do not know, of a step that no plan has served
 _MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
+_MAX_OBJECTS_WITHIN_BUDGET = 2
 _LOOKS_FOR_GONE = 16  # eager calls between two looks
 _MANY_NEW_THREADS = 4
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
@@ -164,7 +165,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         entry.objects = tuple(id(value) for value in given if not isinstance(value, (type, ByContent)))
         if objects := entry.objects:
             self._objects[objects] = [*(e for e in self._objects.pop(objects, []) if e is not entry), entry]
-            if len(self._objects) > _MAX_OBJECTS:
+            if len(self._objects) > (_MAX_OBJECTS if self._budget is None else _MAX_OBJECTS_WITHIN_BUDGET):
                 for old in self._objects.pop(next(iter(self._objects))):
                     old.replays.clear()
         return entry
