@@ -149,8 +149,8 @@ def _why_not_new(result: Any, containers: list[Any], reached: Iterable[Any], giv
         return f"a {type(odd).__name__} with attributes"
     for container in containers:
         kinds = {type(key) for key in container} if isinstance(container, dict) else set()
-        if odd := next((kind for kind in kinds if kind not in _PLAIN and not issubclass(kind, enum.Enum)), None):
-            return f"a dict with a {odd.__name__} among its keys"
+        if strange := next((k for k in kinds if k not in _PLAIN and not issubclass(k, enum.Enum)), None):
+            return f"a dict with a {strange.__name__} among its keys"
         if getattr(container, "default_factory", None) not in _FACTORIES:
             return "a defaultdict with a factory of its own"
     held = {id(value) for value in reached} | _parts(given)
