@@ -3,6 +3,7 @@ comes back, and what they make may leave."""
 
 import contextlib
 import copy
+import gc
 import io
 
 import pytest
@@ -288,3 +289,84 @@ def test_pytorch_asks_for_hooks_there():
     finally:
         torch._C._autograd._push_saved_tensors_default_hooks = push
     assert asked == [(torch.Tensor.half, torch.Tensor.float)]
+
+
+@pytest.mark.parametrize("how", PACKERS)
+def test_hooks_that_were_set_before(how):
+    """What they read is there, and they are the program's again afterwards."""
+    plain_bytes = trained(PACKERS["clone"]())[2]
+
+    def looped(limit_bytes):
+        torch.manual_seed(0)
+        net, losses = Net(), []
+        optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+        mine = PACKERS[how]()
+        with saved_tensors_hooks(mine.pack, mine.unpack):
+            block = (
+                stowage.budget(_runtime.live_bytes() + limit_bytes, progress=False, debug=True) if limit_bytes else None
+            )
+            with block or contextlib.nullcontext():
+                for _ in range(3):
+                    loss = net(torch.randn(ROWS, WIDE))
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    losses.append(loss.detach())
+            assert torch._C._autograd._top_saved_tensors_default_hooks(False) == (mine.pack, mine.unpack)
+        return losses, list(net.parameters())
+
+    losses, parameters = looped(None)
+    limited_losses, limited_parameters = looped(int(plain_bytes * 0.5))
+    assert all(map(torch.equal, limited_losses, losses))
+    assert all(map(torch.equal, limited_parameters, parameters))
+
+
+@pytest.mark.parametrize("budget", [None, "64MiB"])
+def test_hooks_around_a_step_are_not_held(budget):
+    """Made anew for each call, they are another signature each time, and what they have packed is theirs."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    run = stowage.compile(step, budget=budget)
+    lives = []
+    for _ in range(24):
+        packed = []
+
+        def pack(tensor, packed=packed):
+            packed.append(tensor.clone())
+            return packed[-1]
+
+        with saved_tensors_hooks(pack, lambda t: t):
+            run(torch.randn(256, 64))
+        del pack, packed
+        gc.collect()
+        lives.append(_runtime.live_bytes())
+    assert lives[-1] <= lives[8] + 4096, lives
+
+
+@pytest.mark.parametrize("how", ["functions", "methods", "descriptors"])
+def test_the_same_hooks_around_a_step_are_one_signature(how):
+    model, packer = nn.Linear(64, 64), PACKERS["quantized"]()
+
+    def pack(tensor):
+        return tensor.half()
+
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    run = stowage.compile(step)
+    for _ in range(8):
+        hooks = {
+            "functions": (pack, torch.Tensor.float),
+            "methods": (packer.pack, packer.unpack),
+            "descriptors": (torch.Tensor.half, torch.Tensor.float),
+        }[how]
+        with saved_tensors_hooks(*hooks):
+            run(torch.randn(32, 64))
+    assert run.stats()["planned_steps"] >= 4

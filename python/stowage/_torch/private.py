@@ -39,6 +39,8 @@ import re
 import sys
 import tempfile
 import threading
+import types
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -219,7 +221,7 @@ def _made_settings() -> list[tuple[str, Any]]:
             found.append(
                 (f"precision {backend} {op}", functools.partial(torch._C._get_fp32_precision_getter, backend, op))
             )
-    found.append(("saved tensors hooks", functools.partial(torch._C._autograd._top_saved_tensors_default_hooks, False)))
+    found.append(("saved tensors hooks", _saved_tensors_hooks))
     found.append(("saved tensors hooks disabled", torch._C._autograd._saved_tensors_hooks_get_disabled_error_message))
     for name, kind in (
         ("_get_sdp_priority_order", tuple),
@@ -235,6 +237,36 @@ def _made_settings() -> list[tuple[str, Any]]:
         found.append(("longest numbers as text", sys.get_int_max_str_digits))
     found.append(("autocast around the step", within_autocast))
     return found
+
+
+def _saved_tensors_hooks() -> tuple[Any, ...] | None:
+    """Which are set. They are not held: what they have packed may be theirs."""
+    top = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return top and tuple(map(_stands_for, top))
+
+
+class _Hook:
+    """Stands for one, without holding it."""
+
+    def __init__(self, hook: Any):
+        self._name = getattr(hook, "__qualname__", type(hook).__qualname__)
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+_hooks: weakref.WeakKeyDictionary[Any, dict[Any, _Hook]] = (
+    weakref.WeakKeyDictionary()
+)  # by function, or object and method
+
+
+def _stands_for(hook: Any) -> Any:
+    owner, what = (hook.__self__, hook.__func__) if isinstance(hook, types.MethodType) else (hook, None)
+    try:
+        known = _hooks.setdefault(owner, {})
+    except TypeError:  # of no weak references, or without a hash
+        return hook
+    return known.setdefault(what, _Hook(hook))
 
 
 def _autocast_devices() -> list[str]:
