@@ -185,6 +185,7 @@ bool Matcher::is_known(const DataGuard& guard) const {
 void Matcher::decide_ahead() {
   if (mode_ != Mode::kStep || tape_->data_guards.empty()) return;
   std::optional<WorkedOut> worked_out;
+  const bool told_in_vain = told_in_vain_;
   for (const DataGuard& guard : tape_->data_guards) {
     const bool has_come = guard.needs.empty() || static_cast<std::size_t>(guard.needs.back()) < cursor_;
     const bool will_be_asked = guard.op >= 0 && static_cast<std::size_t>(guard.op) >= cursor_;
@@ -194,7 +195,8 @@ void Matcher::decide_ahead() {
         if (!worked_out) worked_out.emplace(*tape_, inputs_);
         ahead_[&guard] = worked_out->number(guard);
       });
-    } catch (const std::exception&) {  // raised again where Python asks
+    } catch (const std::exception&) {  // raised again where Python asks, if it does
+      told_in_vain_ = told_in_vain;
     }
   }
 }
