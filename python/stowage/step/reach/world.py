@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stowage._core import Guard, Notes, without_collections
-from stowage.step.guards.found import Found
+from stowage.step.guards.found import Fading, Found
 from stowage.step.guards.reads import reads
 from stowage.step.guards.scalars import SCALARS
 from stowage.step.guards.walk import Walk
@@ -62,8 +62,7 @@ class World:
         self.catches = False  # its Python may catch what a kernel raises; known after settle()
         self._leaves_blocks = True  # a ``with`` that it leaves may do the same
         self.reads_gradients = True  # the user's Python may read a parameter's .grad; known after settle()
-        self._read: set[int] | None = None  # ids of tensors that code which ran may read; known after settle()
-        self._objects_read: set[int] = set()
+        self._read: set[int] | None = None  # ids of what code that ran may read; known after settle()
         self.changes = ""  # what the step itself changes of what it can reach; known after settle()
         found: Found = walk.found
         self.found = found
@@ -168,7 +167,7 @@ class World:
         self._walk = None
         self.changes, self.guard.blind = walk.finish()
         self.weak = walk.weak
-        self._read, self._objects_read = walk.tensors_read, walk.objects_read
+        self._read = walk.objects_read
         self.reads_gradients = walk.ran.dynamic or "grad" in walk.ran.own_names
         self.arrays, self.catches, self._leaves_blocks = walk.arrays, walk.ran.catches, walk.ran.leaves_blocks
         return self.changes
@@ -186,7 +185,7 @@ class World:
     def found_among(self, identities: Sequence[int]) -> tuple[int, ...]:
         """Of arguments' parts: 0 for those that code which ran cannot have come to by itself. After settle(). An identity may be
         that of what has died since; then Python is asked once more than it need be."""
-        return tuple(one if one in self._objects_read else 0 for one in identities)
+        return tuple(one if one in (self._read or ()) else 0 for one in identities)
 
     def may_read(self, tensor: torch.Tensor) -> bool:
         """May code that ran have come to this tensor by what the function reaches?"""
@@ -195,6 +194,10 @@ class World:
     def parameters(self) -> list[torch.nn.Parameter]:
         """Of all modules and optimizers, each once."""
         return self.found.parameters()
+
+    def fading_parameters(self) -> Sequence[torch.nn.Parameter]:
+        """Of those that are reached now: the ones that are still there."""
+        return Fading(self.parameters())
 
     def counters(self, python: bool = True) -> list[dict]:
         """The dicts in which optimizers, schedulers and gradient scalers keep what is not a tensor's content.

@@ -6,7 +6,8 @@
     numbers      int, str and the like: as recorded; all that they follow from is watched
 
 All else only Python can make (Recording.returns): graphs that can still be used, leaves that require grad, attributes and
-hooks on tensors, containers that somebody else holds, objects, floats."""
+hooks on tensors, tensors over arrays, views of what the step has not made, containers that somebody else holds, keys that
+are no plain values, objects, floats."""
 
 from __future__ import annotations
 

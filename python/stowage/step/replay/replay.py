@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -92,7 +91,7 @@ class Replay:
         self.repetition = Repetition()
         self.planned = StepPlan(recording.tape, room, name, options)
         self.gradients = recording.gradients
-        self._parameters = [weakref.ref(p) for p in recording.world.parameters()]
+        self.parameters = recording.world.fading_parameters()
         self.key: Any = None  # signature of the recorded call
         self.taken_back = False  # the latest transaction: nothing of it has happened
         self.trusted = False  # has agreed with the step done without a plan
@@ -127,11 +126,6 @@ class Replay:
         cleared = {id(p) for p in self.gradients.cleared}
         of_before = [*(p for p, _ in self.gradients.given), *self.gradients.present]
         self._keep_gradients = [p for p in {id(p): p for p in of_before}.values() if id(p) not in cleared]
-
-    @property
-    def parameters(self) -> list[torch.nn.Parameter]:
-        """Of all that the step could reach when it was recorded, those that are still there."""
-        return [p for ref in self._parameters if (p := ref()) is not None]
 
     @property
     def graph(self) -> _core.Graph:

@@ -100,9 +100,8 @@ class Describer:
         if self._passing is not None and isinstance(value, (list, dict, set)) and self._passing.is_growing(value):
             return ("growing", cls)
         if isinstance(value, (list, dict, set)) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-            if id(value) in self._met:
-                return ("again", self._met[id(value)][0])
-            self._met[id(value)] = (len(self._met), value)
+            if known := self._again(value):
+                return known
             self._meets(value)
         if isinstance(value, Mapping):
             items = tuple((Value(key), self(item)) for key, item in value.items())
@@ -128,6 +127,13 @@ class Describer:
         if self._passing is not None and isinstance(value, _ITERATORS):
             return self._iterator(value)
         return self._object(value)
+
+    def _again(self, value: Any) -> tuple | None:
+        """Of a container or an object that has come before: which one. From now on this one has."""
+        if id(value) in self._met:
+            return ("again", self._met[id(value)][0])
+        self._met[id(value)] = (len(self._met), value)
+        return None
 
     def _meets(self, value: Any) -> None:
         if self._passing is not None:
@@ -199,9 +205,8 @@ class Describer:
             return ("method", self._same(value.__func__), self._same(value.__self__))
         mark = self._mark()
         if plain_object(cls) and not isinstance(value, _PARTS_OF_TRAINING):
-            if id(value) in self._met:
-                return ("again", self._met[id(value)][0])
-            self._met[id(value)] = (len(self._met), value)
+            if known := self._again(value):
+                return known
             self._in_object += 1
             try:
                 content = self._attributes(value, private=True)
