@@ -126,6 +126,17 @@ void bind_executor(nb::module_& m) {
             }
           },
           "inputs"_a, "into"_a, "What the last run returns: each tensor of `into` becomes one.")
+      .def(
+          "number",
+          [](const rt::Executor& executor, int read) -> nb::object {
+            const c10::Scalar number = executor.number(rt::TapeOpId(read)).toScalar();
+            if (number.isBoolean()) return nb::bool_(number.toBool());
+            if (number.isIntegral(/*includeBool=*/false)) return nb::int_(number.toLong());
+            if (number.isFloatingPoint()) return nb::float_(number.toDouble());
+            const c10::complex<double> complex = number.toComplexDouble();
+            return nb::steal(PyComplex_FromDoubles(complex.real(), complex.imag()));
+          },
+          "read"_a, "Of the last run: what the op, one of Tape.reads, has told.")
       .def("is_result", &rt::Executor::is_result, "i"_a, "It lies in the arena: neither a resident nor an input.")
       .def_prop_ro("has_staying_results", &rt::Executor::has_staying_results,
                    "Some of what it returns stays in the arena until the next call.")

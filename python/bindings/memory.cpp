@@ -45,6 +45,19 @@ void bind_memory(nb::module_& m) {
   m.def("available_bytes", &rt::available_bytes, "root"_a = "/",
         "Memory that can be had before the kernel must take it from somebody.");
   m.def(
+      "storages",
+      [](const std::vector<Address>& of) {
+        std::vector<Address> found;
+        for (const Address address : of) {
+          const at::Tensor tensor = tensor_at(address);
+          found.push_back(tensor.has_storage() ? reinterpret_cast<Address>(tensor.storage().unsafeGetStorageImpl())
+                                               : 0);
+        }
+        return found;
+      },
+      "tensors"_a,
+      "Of each the address of its storage, 0 where it has none. Python does not come to hold the storages by asking.");
+  m.def(
       "lies_over_foreign",
       [](Address of) {
         const at::Tensor tensor = tensor_at(of);

@@ -104,8 +104,13 @@ void bind_recorder(nb::module_& m) {
       .def_prop_ro("sections", [](const TapeHandle& t) { return t.tape->sections.size(); })
       .def_prop_ro("ops", [](const TapeHandle& t) { return t.tape->ops.size(); })
       .def_prop_ro(
-          "reads", [](const TapeHandle& t) { return t.tape->reads.size(); },
-          "Numbers that the step makes and its Python asks for.")
+          "reads",
+          [](const TapeHandle& t) {
+            std::vector<std::int32_t> ops;
+            for (const rt::TapeOpId read : t.tape->reads) ops.push_back(static_cast<std::int32_t>(read.index()));
+            return ops;
+          },
+          "The ops that tell numbers which the step makes and its Python asks for.")
       .def_prop_ro(
           "takes_sparse",
           [](const TapeHandle& t) {

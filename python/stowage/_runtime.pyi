@@ -16,6 +16,11 @@ def require_allocator() -> None: ...
 def available_bytes(root: str = '/') -> int:
     """Memory that can be had before the kernel must take it from somebody."""
 
+def storages(tensors: Sequence[int]) -> list[int]:
+    """
+    Of each the address of its storage, 0 where it has none. Python does not come to hold the storages by asking.
+    """
+
 def lies_over_foreign(tensor: int) -> bool:
     """Is its memory another library's, such as an array's?"""
 
@@ -176,8 +181,10 @@ class Tape:
     def ops(self) -> int: ...
 
     @property
-    def reads(self) -> int:
-        """Numbers that the step makes and its Python asks for."""
+    def reads(self) -> list[int]:
+        """
+        The ops that tell numbers which the step makes and its Python asks for.
+        """
 
     @property
     def takes_sparse(self) -> bool:
@@ -607,6 +614,9 @@ class Executor:
 
     def hand_out(self, inputs: Sequence[int], into: Sequence[int]) -> None:
         """What the last run returns: each tensor of `into` becomes one."""
+
+    def number(self, read: int) -> object:
+        """Of the last run: what the op, one of Tape.reads, has told."""
 
     def is_result(self, i: int) -> bool:
         """It lies in the arena: neither a resident nor an input."""

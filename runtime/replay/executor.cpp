@@ -106,7 +106,8 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options
   if (!options.writes_counted && rehearsal_ == nullptr) {
     for (const BlockId block : counts_) {
       const Block& b = tape_->blocks[block.index()];
-      (b.input >= 0 ? inputs[static_cast<std::size_t>(b.input)] : b.tensor).unsafeGetTensorImpl()->bump_version();
+      const at::Tensor& tensor = b.input >= 0 ? inputs[static_cast<std::size_t>(b.input)] : b.tensor;
+      if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();  // those count nothing
     }
   }
   stats.misses = script_.misses();
@@ -216,7 +217,10 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
     call_surely(instruction, stack);
     if (op.random_order >= 0 && keep_state_[order + 1]) states_[order + 1] = GeneratorState::current(tape_->generators);
   }
-  if (parts_ && tells_value(op.handle)) told_ = stack;
+  if (instruction.tells) {
+    numbers_[instruction.op] = stack.back();
+    if (parts_) told_ = stack;
+  }
   if (op.form != TapeOp::Form::kKnown && !has_its_form(op, stack)) return stack.clear();
   if (instruction.tile < 0) keep_results(op, stack);
   for (const auto& [block, offset] : instruction.placed) {

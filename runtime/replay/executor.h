@@ -121,6 +121,8 @@ class Executor {
   // tape.returned[i] of the last run, over its block's result, or over the resident or input that it is.
   [[nodiscard]] at::Tensor output(std::size_t i, const std::vector<at::Tensor>& inputs) const;
   [[nodiscard]] bool is_result(std::size_t i) const;
+  // What the last run has made for Python at `read`, one of Tape::reads.
+  [[nodiscard]] const c10::IValue& number(TapeOpId read) const { return numbers_.at(read); }
   [[nodiscard]] bool has_staying_results() const;
   void drop_results();
   // The generators' state after so many draws is wanted after the next run, and here it is then.
@@ -187,6 +189,7 @@ class Executor {
   struct Instruction {
     TapeOpId op;         // invalid: a swap starts here
     bool again = false;  // the op has run before in this step
+    bool tells = false;  // something that is no tensor
     std::vector<Argument> arguments;
     std::vector<BlockId> first_writes;                     // residents and inputs that no earlier step has written
     std::vector<BlockId> renew;                            // it creates these anew in the middle of their placement
@@ -352,6 +355,7 @@ class Executor {
   bool foreign_draws_ = false;
   std::optional<Parts> parts_;
   torch::jit::Stack told_;
+  std::map<TapeOpId, c10::IValue> numbers_;
   std::vector<std::size_t> ran_at_;      // by op of the tape: its first instruction; none: beyond all
   std::vector<AllocationEvent> events_;  // of the op that runs, while learning
   std::vector<std::pair<TapeOpId, std::int64_t>> op_times_;

@@ -177,3 +177,30 @@ def test_another_tensor_over_the_same_memory_is_refused(caller):
     with pytest.warns(UserWarning, match="shares its memory with '.*batch', which the function also reaches"):
         _, step = trained(Kept, "both", caller, True, SEED, False)
     assert step.stats()["planned_steps"] == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"check": "never"}, {"budget": "1MiB"}], ids=["auto", "never", "budget"])
+@pytest.mark.parametrize("cut", [lambda w: w[:2], lambda w: w.t(), lambda w: w.view(-1)[:4].view(1, 4)])
+def test_a_view_of_a_parameter_made_without_gradients(cut, options):
+    """PyTorch looks at nothing of it once an optimizer has written to its base; the step has happened all the same."""
+
+    def trained(compiled):
+        torch.manual_seed(0)
+        model = nn.Linear(WIDTH, WIDTH)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def step(anchor):
+            optimizer.zero_grad()
+            loss = model(anchor).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run, losses = stowage.compile(step, **options) if compiled else step, []
+        for _ in range(8):
+            with torch.no_grad():
+                anchor = cut(model.weight)
+            losses.append(run(anchor).item())
+        return losses, model.weight.tolist()
+
+    assert trained(True) == trained(False)

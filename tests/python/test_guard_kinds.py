@@ -22,6 +22,7 @@ import struct
 import sys
 import threading
 import time
+import types
 import typing
 import uuid
 import warnings
@@ -591,3 +592,32 @@ def test_an_exception_of_the_step_passes_and_the_notes_end():
     with pytest.raises(ValueError, match="of the step"), world.noting():
         step()
     assert sys.getprofile() is None
+
+
+BASES = {
+    "list": [], "dict": [], "int": [], "str": [], "tuple": [], "set": [], "bytes": [], "complex": [], "bytearray": [],
+    "collections.deque": [], "collections.OrderedDict": [], "collections.Counter": [], "collections.UserDict": [],
+    "types.SimpleNamespace": [], "types.ModuleType": ["name"], "threading.local": [], "random.Random": [],
+    "fractions.Fraction": [], "decimal.Decimal": [], "property": [], "type": ["Q", (), {}], "ValueError": [],
+    "string.Template": [""], "pathlib.PurePosixPath": [], "logging.Handler": [], "weakref.WeakKeyDictionary": [],
+    "torch.Generator": [], "torch.Tensor": [], "nn.Parameter": [], "nn.Module": [], "nn.Sequential": [],
+    "torch.nn.ParameterList": [], "torch.utils.data.Dataset": [], "torch.amp.GradScaler": ["cpu"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("change", ["attribute", "attribute that a method reads", "method"])
+def test_classes_derived_from_any(base, change):
+    """What is read of an object may be its class's."""
+    kind = type("Derived", (eval(base),), {"scale": 1, "scaled": lambda self: self.scale})
+    held = types.SimpleNamespace(object=kind(*BASES[base]), model=nn.Linear(2, 1))
+    if change == "attribute":
+        world = watched(lambda x: held.model(x) * held.object.scale, torch.ones(2))
+    else:
+        world = watched(lambda x: held.model(x) * held.object.scaled(), torch.ones(2))
+    assert not world.guard.changed() and not world.guard.blind
+    if change == "method":
+        kind.scaled = lambda self: 2
+    else:
+        kind.scale = 2
+    assert world.guard.changed()

@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 Hook = Callable[[Any, tuple, dict], None]
 
@@ -46,6 +51,14 @@ def heard(before: Hook, after: Hook) -> Iterator[None]:
         forget(key)
 
 
+def only_torchs(optimizer: Any) -> bool:
+    """Does its step run Python of PyTorch alone, but for a closure?"""
+    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    of_all = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+    known = type(optimizer).__module__.startswith("torch.optim.") and "step" not in optimizer.__dict__
+    return known and not any(hooks) and all(len(registered) == 1 for registered in of_all)
+
+
 def _before(optimizer: Any, args: tuple, kwargs: dict) -> None:
     if torch.compiler.is_compiling():
         return
@@ -63,4 +76,4 @@ def _after(optimizer: Any, args: tuple, kwargs: dict) -> None:
 register_optimizer_step_pre_hook(_before)
 register_optimizer_step_post_hook(_after)
 
-__all__ = ["forget", "heard", "listen"]
+__all__ = ["forget", "heard", "listen", "only_torchs"]

@@ -517,6 +517,20 @@ def heard_by(mode: torch.overrides.TorchFunctionMode, call: Callable[[], Any]) -
             torch._C._pop_torch_function_stack()
 
 
+def aside(mode: torch.overrides.TorchFunctionMode) -> bool:
+    """Takes ``mode`` off the thread's stack, where it is the innermost. False where it is not."""
+    count = _function_modes()
+    if count == 0 or torch._C._get_function_stack_at(count - 1) is not mode:
+        return False
+    torch._C._pop_torch_function_stack()
+    return True
+
+
+def back(mode: torch.overrides.TorchFunctionMode) -> None:
+    """After aside()."""
+    torch._C._push_on_torch_function_stack(mode)
+
+
 def elements_as_text(tensor: torch.Tensor) -> str:
     """As repr() shows them: for its ``tensor_contents``."""
     return torch._tensor_str._tensor_str(tensor, len("tensor("))

@@ -155,10 +155,15 @@ class Graph:
             self.add(index, self.guard.call(read, True, what), True)
         self.edges[i].append((None, index))
 
-    def read_attributes(self, names: Set[str]) -> None:
+    def look_up(self, names: Set[str]) -> None:
+        """Attributes that may be read."""
         for name in names - self.ran.names:
             for parent, value, path, trusted in self.waiting.pop(name, ()):
                 self.reach(parent, name, value, path, trusted)
+
+    def read_attributes(self, names: Set[str]) -> None:
+        """Attributes that code which runs reads."""
+        self.look_up(names)
         self.ran.names |= names
 
     def reads_unnamed(self) -> None:

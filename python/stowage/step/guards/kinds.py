@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stowage._core import python_class
-from stowage.step.guards.blind import module_of
+from stowage.step.guards.blind import module_of, type_name
 from stowage.step.guards.callables import (
     enter_builtin,
     enter_cached,
@@ -41,6 +41,7 @@ from stowage.step.guards.containers import enter_dict, enter_elements, enter_lis
 from stowage.step.guards.graph import Graph
 from stowage.step.guards.memory import enter_buffer
 from stowage.step.guards.objects import attributes, enter_class, enter_nothing, enter_object
+from stowage.step.guards.reads import is_standard
 from stowage.step.guards.standard import (
     ITERATORS,
     enter_array,
@@ -136,8 +137,24 @@ _ENTER: dict[type, Any] = {}
 def how_to_enter(cls: type) -> Callable[..., None]:
     enter = _ENTER.get(cls)
     if enter is None:
-        enter = _ENTER[cls] = _by_class(cls)
+        enter = _by_class(cls)
+        if enter is not enter_object and _is_user_s(cls) and not issubclass(cls, torch.Tensor):
+            enter = functools.partial(_enter_with_class, enter)
+        _ENTER[cls] = enter
     return enter
+
+
+def _is_user_s(cls: type) -> bool:
+    return bool(cls.__flags__ & _OF_PYTHON) and not is_standard(module_of(cls))
+
+
+_OF_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+def _enter_with_class(enter: Callable[..., None], graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
+    """Of a class that is derived from one which is entered in its own way: what is read of the object may be its class's."""
+    graph.reach(i, None, type(value), type_name(type(value)), trusted)
+    enter(graph, i, value, path, trusted)
 
 
 def _by_class(cls: type):

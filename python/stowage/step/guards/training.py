@@ -24,6 +24,7 @@ from stowage.step.guards.memory import HEAD_BYTES, opaque
 from stowage.step.guards.objects import attributes, dict_of, enter_object, shape_of
 
 _TENSOR_BYTES = torch._C.TensorBase.__basicsize__
+_BARE = (torch.Tensor, torch.nn.Parameter)
 _MODULE_DICTS = ("_parameters", "_buffers", "_modules")
 
 
@@ -52,6 +53,8 @@ def enter_parameter(graph: Graph, i: int, value: torch.Tensor, path: str, truste
     graph.add(i, graph.guard.memory(value, HEAD_BYTES, _TENSOR_BYTES, trusted, f"hooks of '{path}'"), trusted)
     graph.add(i, graph.guard.getter(value, "requires_grad", trusted, path), trusted)
     graph.add(i, graph.guard.of_class(value, path))
+    if type(value) not in _BARE:
+        graph.reach(i, None, type(value), type_name(type(value)), False)
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         hooks = getattr(value, name)
         graph.reach(i, None, hooks, f"{path}.{name}", trusted)

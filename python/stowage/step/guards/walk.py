@@ -23,6 +23,7 @@ O(objects and edges)."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import types
@@ -82,6 +83,26 @@ class Walk:
             if not isinstance(value, ByContent):
                 self._reach(value, type_name(value) if isinstance(value, type) else _argument_name(value))
         self.graph.grow()
+        self._look_ahead(root)
+
+    def _look_ahead(self, root: Any) -> None:
+        """Finds what the step will find for certain, or most likely: it runs, and calls methods by their names. A model that were
+        found as it runs would be declared to no recorder."""
+        call = root.__func__ if isinstance(root, types.MethodType) else root
+        if not isinstance(call, types.FunctionType):
+            call = inspect.getattr_static(type(root), "__call__", None)
+        if not isinstance(call, types.FunctionType):
+            return
+        for index, fn, path in self.graph.unrun.pop(call.__code__, ()):  # a decorator of a library's
+            enter_function(self.graph, index, fn, path)
+        todo = [call.__code__]
+        while todo:
+            known = set(self.graph.functions)
+            code = todo.pop()
+            if not is_library(code):
+                self.graph.look_up(reads(code).attributes)
+            self.graph.grow()
+            todo += [each for each in self.graph.functions if each not in known and not is_library(each)]
 
     def _reach(self, value: Any, path: str, trusted: bool = False) -> None:
         self.graph.reach(self._root, None, value, path, trusted)
@@ -195,7 +216,7 @@ class Walk:
                 graph.nodes[index], graph.edges[index] = [], []
         active = self._active(weak=False)
         self.arrays = self.arrays_met(active.__contains__)
-        self.objects_read = {id(graph.objects[i]) for i in active}
+        objects = [graph.objects[i] for i in active]
         passing = self._active(weak=True) - active
         whole = [n for i in active if graph.all_names(i) for n in graph.nodes[i]]
         kept = [n for i in active for n in graph.nodes[i]]
@@ -203,6 +224,7 @@ class Walk:
         self.guard.finish(kept, self.ran.names, whole)
         blind = self._blind(active, passing)
         graph.forget()
+        self.objects_read = _ids_of_lasting(objects)
         return changed or self.guard.changed(), blind
 
     def _blind(self, active: set[int], passing: set[int]) -> list[str]:
@@ -251,6 +273,17 @@ def _argument_name(value: Any) -> str:
 
 def _code_of(value: Any) -> types.CodeType | None:
     return getattr(value, "gi_code", None) or getattr(value, "cr_code", None) or getattr(value, "ag_code", None)
+
+
+def _ids_of_lasting(objects: list[Any]) -> set[int]:
+    """But for those that the walk alone has made and held (views, copies, bound methods): an argument of a later call may come
+    to lie where they have been. Empties the list."""
+    ids = set()
+    while objects:
+        value = objects.pop()
+        if sys.getrefcount(value) > 2:  # the name here, and the argument
+            ids.add(id(value))
+    return ids
 
 
 __all__ = ["Walk"]

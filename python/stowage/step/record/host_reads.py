@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -36,6 +37,7 @@ from stowage.step.record.content import (
     number_of,
 )
 from stowage.step.record.copies import can_be_copied, copied
+from stowage.step.record.returned_numbers import NAMES, Number, number
 
 _COMPOSITES = {  # which arguments they read
     "tensor_split": (1, "tensor_indices_or_sections", "indices_or_sections"),
@@ -101,13 +103,15 @@ class _Arrays:
 class HostReads(TorchFunctionMode):
     """While a step is recorded."""
 
-    def __init__(self, recorder: Any, whole_contents: bool, arguments: Iterable[torch.Tensor] = ()):
+    def __init__(self, recorder: Any, whole_contents: bool, step: Callable, arguments: Iterable[torch.Tensor] = ()):
         self._recorder = recorder
+        self._step = step
         self._arguments = {id(t) for t in arguments}
         self._whole_contents = whole_contents
         self._arrays = _Arrays()
         self._versions: list[tuple[torch.Tensor, int]] = []
         self.asked = ""  # for something that no guard can see
+        self.numbers: list[Number] = []  # for which the step has asked by a method of a tensor
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = getattr(func, "__name__", "")
@@ -120,6 +124,12 @@ class HostReads(TorchFunctionMode):
                 self._recorder.fills(False)
         elif name in TOLD and is_read(name, args):
             return self._told(func, name, args, kwargs or {})
+        elif name in NAMES and self._whole_contents and args and not kwargs:
+            value = asked_for(func, args, {})
+            if func is getattr(torch._C.TensorBase, name):
+                asked = number(self._recorder.latest_op(), name, args[0], value, sys._getframe(1), self._step)
+                self.numbers.append(asked)
+            return value
         elif name == "__format__" and is_shown(args):
             return heard_by(self, lambda: object.__format__(*args))
         elif name == "__deepcopy__" and self._whole_contents and can_be_copied(*args):

@@ -33,7 +33,7 @@ from stowage.step.reach.world import World
 from stowage.step.record.declared import declare_world, found_arguments, lasting_argument, leave_out_gradients
 from stowage.step.record.gradients import Gradients, declare_gradients, sort_gradients
 from stowage.step.record.host_reads import PAST_THE_DISPATCHER, HostReads
-from stowage.step.record.results import find_places, take_outputs
+from stowage.step.record.results import find_places, take_numbers, take_outputs
 from stowage.step.record.session import Session
 from stowage.step.record.shared_memory import shared_memory
 from stowage.step.signature.key_values import Value
@@ -68,6 +68,9 @@ class Recording:
     output_slots: list[int] = field(default_factory=list)  # per leaf: position among the returned tensors, or -1
     # Of the returned tensors
     output_forms: list[tuple[torch.dtype, torch.device]] = field(default_factory=list)
+    # Which are numbers that the step makes, and of which its Python makes nothing else: the op of the tape, and their class
+    output_numbers: dict[int, tuple[int, type]] = field(default_factory=dict)
+    reads: bool = False  # its Python asks for other numbers that it makes
     output_spec: Any = None
     # By position among the returned tensors: the node of autograd's that they end, whose graph is used up
     output_graphs: dict[int, str] = field(default_factory=dict)
@@ -262,7 +265,7 @@ def _record(
     node_hooks = nodes.now()
     session = Session(recorder, world, [p for p, grad in before if grad is not None])
     whole = not world.distributed and not any(is_fake(t) for t in inputs)
-    host_reads = HostReads(recorder, whole, arguments)
+    host_reads = HostReads(recorder, whole, fn, arguments)
     undo = _Undo(recorder, world, inputs)
     versions = [(name, t, t._version) for name, t in world.tensors if whole and not t.is_inference()]
     try:
@@ -342,6 +345,7 @@ def _record(
             if recording.over_arrays:
                 recording.remembers = recording.remembers or "a tensor lies over an array among its arguments"
     recording.inputs = []
+    take_numbers(recording, tape.reads, host_reads.numbers)
     if not recording.refusal:
         recording.tape = tape
         recording.output_forms = [(t.dtype, t.device) for t in returned]

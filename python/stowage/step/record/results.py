@@ -3,11 +3,12 @@
     tensors      copies out of the arena; an argument, a parameter or a buffer is that object itself
     their graph  where backward has used it up: a node of the same name, at which another backward raises the same
     containers   new ones, of the same kind
-    numbers      int, str and the like: as recorded; all that they follow from is watched
+    numbers      int, float, str and the like: as recorded; all that they follow from is watched
+                 float, int, bool that the step makes, and of which its Python makes nothing else: those of the call
 
 All else only Python can make (Recording.returns): graphs that can still be used, leaves that require grad, attributes and
-hooks on tensors, tensors over arrays, views of what the step has not made, containers that somebody else holds, keys that
-are no plain values, objects, floats."""
+hooks on tensors, tensors over arrays or in the memory of other results or of what lasts, containers that somebody else holds,
+keys that are no plain values, objects."""
 
 from __future__ import annotations
 
@@ -23,9 +24,10 @@ import torch
 
 from stowage import _runtime
 from stowage._torch.private import address, flatten, is_fake
+from stowage.step.record.returned_numbers import Number, returned_as
 
 _PLAIN = {int, bool, str, bytes, type(None)}
-_CONSTANT = _PLAIN | {torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format}
+_CONSTANT = _PLAIN | {float, complex, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format}
 _FACTORIES = {None, int, float, str, list, dict, set, tuple}
 _NO_PARTS = (torch.Tensor, torch.nn.Module, type, types.FunctionType, types.ModuleType)
 _MOST_PARTS = 10_000
@@ -44,15 +46,35 @@ def take_outputs(recording: Any, recorder: Any, args: tuple, kwargs: dict) -> li
             tensors.append(leaf)
             recording.output_leaves.append(None)
             continue
-        if not (type(leaf) in _CONSTANT or isinstance(leaf, enum.Enum)):
+        if recording.world.distributed and not _is_constant(leaf):
             recording.returns = f"a {type(leaf).__name__}"
-            if recording.world.distributed:
-                recorder.refuse(
-                    f"the step returns {recording.returns}; a replay would return that of the recorded step: return tensors"
-                )
+            recorder.refuse(
+                f"the step returns {recording.returns}; a replay would return that of the recorded step: return tensors"
+            )
         recording.output_slots.append(-1)
         recording.output_leaves.append(leaf)
     return tensors
+
+
+def take_numbers(recording: Any, reads: Iterable[int], numbers: Iterable[Number]) -> None:
+    """``numbers``: for which the step has asked. ``reads``: the ops that tell what it makes, known once it is recorded."""
+    left: set[int] = set(reads)
+    kinds: dict[int, tuple[int, type]] = {}
+    for number in numbers:
+        leaves = returned_as(number, recording.result)
+        if leaves is not None and number.op in left:
+            left.remove(number.op)
+            kinds |= {leaf: (number.op, type(number.value)) for leaf in leaves}
+    recording.reads, recording.output_numbers = bool(left), kinds
+    for leaf, value in enumerate(recording.output_leaves):
+        if leaf in kinds:
+            recording.output_leaves[leaf] = None
+        elif recording.output_slots[leaf] < 0 and not _is_constant(value):
+            recording.returns = recording.returns or f"a {type(value).__name__}"
+
+
+def _is_constant(leaf: Any) -> bool:
+    return type(leaf) in _CONSTANT or isinstance(leaf, enum.Enum)
 
 
 def find_places(recording: Any, recorder: Any, returned: list[torch.Tensor], arguments: list[torch.Tensor]) -> None:
@@ -85,8 +107,11 @@ def find_places(recording: Any, recorder: Any, returned: list[torch.Tensor], arg
         recording.returns = recording.returns or _why_not_plain([*made.values(), *grads])
         if any(_runtime.lies_over_foreign(address(t)) for t in made.values()):
             recording.returns = recording.returns or "a tensor over memory of another library"
-        if any(t._is_view() and not recorder.made_in_step(address(t._base)) for t in made.values()):
-            recording.returns = recording.returns or "a view of a tensor that it has not made"
+        others = [*world.parameters(), *_others_that_last(world), *arguments]
+        if _share([*made.values(), *grads], [*others, *(b for _, m in world.modules for b in m.buffers())]):
+            recording.returns = (
+                recording.returns or "tensors that share their memory, with each other or with what lasts"
+            )
         graphs = {first[id(t)]: t.grad_fn for t in made.values() if t.grad_fn is not None}
         recording.output_graphs = {slot: node.name() for slot, node in graphs.items()}
         if not recording.returns and any(_can_be_used(node, graphs.values()) for node in graphs.values()):
@@ -100,12 +125,22 @@ def _others_that_last(world: Any) -> Iterator[torch.Tensor]:
     yield from (tensor for _, tensor in world.tensors)
 
 
+def _share(made: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
+    """Does one of ``made`` lie in the memory of another, as a view or detached? They count what is written together."""
+    mine = {id(t): address(t) for t in made if t.layout == torch.strided}
+    storages = _runtime.storages(list(mine.values()))
+    known = _runtime.storages([address(t) for t in others if id(t) not in mine and t.layout == torch.strided])
+    return len(set(storages)) < len(storages) or not set(known).isdisjoint(storages)
+
+
 def _why_not_plain(tensors: Iterable[torch.Tensor]) -> str:
     for t in tensors:
         if type(t) is not torch.Tensor:
             return f"a {type(t).__name__} that it makes"
         if t.is_leaf and t.requires_grad:
             return "a tensor that it makes and that requires grad"
+        if t.is_inference():
+            return "a tensor that it makes in inference mode"
         if t.__dict__:
             return f"a tensor with an attribute '{next(iter(t.__dict__))}'"
         if t._backward_hooks or t.retains_grad:
@@ -183,4 +218,4 @@ def _parts(value: Any) -> set[int]:
     return seen
 
 
-__all__ = ["find_places", "take_outputs"]
+__all__ = ["find_places", "take_numbers", "take_outputs"]

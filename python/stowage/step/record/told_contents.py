@@ -10,6 +10,7 @@ An array of a tensor that lasts (a parameter, an argument) is over its memory; w
 from __future__ import annotations
 
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable
@@ -20,7 +21,18 @@ from torch.overrides import TorchFunctionMode
 
 from stowage import _runtime
 from stowage._core import buffer_digest
-from stowage._torch.private import address, elements_as_text, heard_by, is_shell, storage_address, within_function_mode
+from stowage._torch import optimizer_steps
+from stowage._torch.optimizer_steps import only_torchs
+from stowage._torch.private import (
+    address,
+    aside,
+    back,
+    elements_as_text,
+    heard_by,
+    is_shell,
+    storage_address,
+    within_function_mode,
+)
 from stowage._torch.replaced import asked_for, is_of_torch
 from stowage.step.guards.reads import has_handlers, reads
 from stowage.step.record import tensor_of
@@ -48,6 +60,7 @@ class ToldContents(TorchFunctionMode):
         """shared: arrays over memory that kernels read, which are not to be written meanwhile."""
         self._matcher = matcher
         self.handed_out = False  # memory, which no recording can do
+        self._thread, self._aside = threading.get_ident(), False
         self._arrays: list[Any] = []  # references that tell when one is gone
         self._copies: dict[tuple, torch.Tensor] = {}
         self._shared = [(array, buffer_digest(array)) for array in shared]
@@ -121,7 +134,19 @@ class ToldContents(TorchFunctionMode):
 
     def within(self, call: Callable[[], Any]) -> Any:
         """call(), whose tensors tell what they hold."""
-        return self.beside(lambda: within_function_mode(self, call))
+        with optimizer_steps.heard(self._before_optimizer, self._after_optimizer):
+            return self.beside(lambda: within_function_mode(self, call))
+
+    def _before_optimizer(self, optimizer: Any, args: tuple, kwargs: dict) -> None:
+        """PyTorch's own ask for nothing past its dispatcher, and ask a lot. After an error the mode stays away: what reads a shell
+        then makes the step be recorded anew. ``args``: with the optimizer itself."""
+        if threading.get_ident() == self._thread and not (args[1:] or kwargs) and only_torchs(optimizer):
+            self._aside = aside(self)
+
+    def _after_optimizer(self, optimizer: Any, args: tuple, kwargs: dict) -> None:
+        if threading.get_ident() == self._thread and self._aside:
+            self._aside = False
+            back(self)
 
     def beside(self, call: Callable[[], Any]) -> Any:
         """call(), whose tensors tell nothing. Raises as a read of a shell does where it writes into an array that is

@@ -67,7 +67,7 @@ def why_python_must_run(recording: Recording) -> str:
         return "it uses a random generator that it makes, or comes by"
     if recording.returns:
         return f"it returns {recording.returns}"
-    if recording.tape.reads:
+    if recording.reads:
         return "it reads numbers that it makes"
     if recording.tape.takes_sparse:
         return "it reads sparse tensors"
@@ -295,6 +295,8 @@ class Replay:
             leaves[leaf] = arguments[argument]
         for leaf, parameter in self.recording.output_gradients.items():
             leaves[leaf] = parameter.grad
+        for leaf, (op, kind) in self.recording.output_numbers.items():
+            leaves[leaf] = kind(self.executor.number(op))
         return unflatten(leaves, self.recording.output_spec)
 
     def _execute(self, inputs: list[int], finish: Callable[[], Any], writes_counted: bool = False) -> Any:
@@ -513,9 +515,14 @@ class Replay:
         if self.recording.returns:
             return False
         leaves, spec = flatten(result)
-        pairs = zip(leaves, self.recording.output_leaves, self.recording.output_slots)
-        return spec != self.recording.output_spec or any(
-            slot < 0 and (type(leaf) is not type(known) or leaf != known) for leaf, known, slot in pairs
+        if spec != self.recording.output_spec:
+            return True
+        numbers = self.recording.output_numbers
+        of_call = any(type(leaves[i]) is not kind for i, (_, kind) in numbers.items())
+        triples = zip(leaves, self.recording.output_leaves, self.recording.output_slots)
+        return of_call or any(
+            slot < 0 and i not in numbers and not _core.same_bits(leaf, known)
+            for i, (leaf, known, slot) in enumerate(triples)
         )
 
     def _keeps_lost_states(self) -> bool:

@@ -102,7 +102,8 @@ class Describer:
         if isinstance(value, (list, dict, set)) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
             if known := self._again(value):
                 return known
-            self._meets(value)
+            if self._depth > 1:  # not the call's own dict of keywords
+                self._meets(value)
         if isinstance(value, Mapping):
             items = tuple((Value(key), self(item)) for key, item in value.items())
             return (cls, items, self._attributes(value, but=value))
