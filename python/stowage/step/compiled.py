@@ -97,6 +97,8 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         self._new_threads = 0
         self._objects: dict[tuple[int, ...], list[Entry]] = {}  # by the objects among the arguments, the latest last
         self._passing = Passing()
+        self._key: Any = None  # of the latest call
+        self._loose: Any = None
         self._forgetting = Forgetting(self._budget is not None)
         self._warned: list[Warning] = []  # that the user's filters make errors of, for the next call to raise
         swapping.holders.add(self)
@@ -144,7 +146,9 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         except Unsupported as reason:
             self._alone(turn)
             return self._unsupported(str(reason), args, kwargs)
-        entry = self._entry(loosened(key), given)
+        if key != self._key:
+            self._key, self._loose = key, loosened(key)
+        entry = self._entry(self._loose, given)
         entry.given = given
         try:
             return self._serve(turn, entry, key, args, kwargs, inputs)
@@ -161,7 +165,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
 
     def _entry(self, key: Any, given: Sequence[Any]) -> Entry:
         """Of a signature. Plans hold on to the objects that they were made for: they serve a few such sets of objects."""
-        entry = self._entries.setdefault(key, Entry())
+        entry = self._entries.get(key) or self._entries.setdefault(key, Entry())
         entry.objects = tuple(id(value) for value in given if not isinstance(value, (type, ByContent)))
         if objects := entry.objects:
             self._objects[objects] = [*(e for e in self._objects.pop(objects, []) if e is not entry), entry]

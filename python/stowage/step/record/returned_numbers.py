@@ -6,7 +6,7 @@
 
 A planned call puts its own number there, and needs no Python. Of any other number Python may have made a decision.
 
-The bytecode behind the call is followed on all its ways, with a stack on which only the number, and the new tuples, lists and
+The bytecode behind the call is followed on all its ways, through handlers of errors, too, with a stack on which only the number, and the new tuples, lists and
 dicts that hold it, are known. An instruction that takes one of them for anything but to build, unpack, keep in a local
 variable or return it ends the search, and so does any that is not known here. Functions around are followed in the
 same way, where it is certain that they are called by Python itself: a function of C may have looked at the number before it
@@ -30,6 +30,8 @@ from stowage._torch.private import flatten
 from stowage._torch.subclasses import heard
 
 Path = tuple[Hashable, ...]  # keys and indices that lead to the number, from the outermost container
+Places = frozenset[Path]
+Ways = frozenset[Places]
 
 _MOST_STATES = 4096
 _MOST_FRAMES = 16
@@ -49,26 +51,32 @@ _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENE
 
 @dataclass
 class Number:
-    """That the step has asked for. ``op``: of the tape; ``places``: where it is returned, None where more is made of it."""
+    """That the step has asked for. ``op``: of the tape; ``ways``: the places where it is returned, by way; None where one of them
+    makes more of it."""
 
     op: int
     value: Any
-    places: frozenset[Path] | None
+    ways: Ways | None
 
 
 def number(op: int, name: str, tensor: torch.Tensor, value: Any, asked: types.FrameType, step: Any) -> Number:
     """``value``: what ``name``, of NAMES, gives of ``tensor``, called in the frame ``asked``, within a call of ``step``."""
     # A subclass would hear of the question
     known = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.dtype in _DTYPES.get(type(value), ())
-    return Number(op, value, _places(name, asked, step) if known else None)
+    return Number(op, value, _ways(name, asked, step) if known else None)
 
 
 def returned_as(number: Number, result: Any) -> list[int] | None:
-    """Which leaves of the step's result are this number; None where more is made of it."""
-    if number.places is None:
-        return None
-    leaves = [_leaf_at(result, path, number.value) for path in number.places]
-    return None if None in leaves else [leaf for leaf in leaves if leaf is not None]
+    """Which leaves of the step's result are this number; None where that is not sure, or more is made of it."""
+    found = []
+    for places in number.ways or ():
+        leaves = [_leaf_at(result, path, number.value) for path in places]
+        if None not in leaves:
+            found.append([leaf for leaf in leaves if leaf is not None])
+    if isinstance(number.value, (float, complex)):  # an object that nothing else is
+        here = sum(leaf is number.value for leaf in flatten(result)[0])
+        found = [leaves for leaves in found if len(leaves) == here]
+    return found[0] if len(found) == 1 else None
 
 
 def _leaf_at(result: Any, path: Path, value: Any) -> int | None:
@@ -95,7 +103,7 @@ def _leaf_at(result: Any, path: Path, value: Any) -> int | None:
 # ---- The functions around
 
 
-def _places(name: str, asked: types.FrameType, step: Any) -> frozenset[Path] | None:
+def _ways(name: str, asked: types.FrameType, step: Any) -> Ways | None:
     """Where the outermost function returns the number, through all that are between."""
     function, receiver = getattr(step, "__func__", step), getattr(step, "__self__", None)
     frames = [asked]
@@ -112,10 +120,13 @@ def _places(name: str, asked: types.FrameType, step: Any) -> frozenset[Path] | N
         function, receiver = found
     if not _asks(name, asked):
         return None
-    places: frozenset[Path] | None = frozenset({()})
+    ways: set[Places] = {frozenset({()})}
     for frame in frames:
-        places = _returned(frame, places) if places else places
-    return places
+        followed = [_returned(frame, places) if places else frozenset({places}) for places in ways]
+        if None in followed:
+            return None
+        ways = {places for each in followed if each is not None for places in each}
+    return frozenset(ways)
 
 
 def _asks(name: str, frame: types.FrameType) -> bool:
@@ -174,7 +185,7 @@ def _global(names: dict, name: str) -> Any:
 class _Value(NamedTuple):
     """On the stack, or in a local variable."""
 
-    paths: frozenset[Path] = frozenset()  # by which the number is in it
+    paths: Places = frozenset()  # by which the number is in it
     constant: tuple[Any, ...] = ()  # the one that it is known to be
 
 
@@ -201,7 +212,13 @@ class _Code:
             self.index[i.offset] = after
             after += i.opname not in _IDLE
         self.first = code.co_varnames[0] if code.co_argcount else ""
-        self.opaque = bool(code.co_flags & _SUSPENDED) or not _READS_FRAMES.isdisjoint(code.co_names)
+        entries = getattr(dis.Bytecode(code), "exception_entries", ())
+        handlers = {range(entry.start, entry.end + 1): self.index[entry.target] for entry in entries}
+        # Where an error of each instruction leads within the function
+        self.handlers = [next((h for r, h in handlers.items() if i.offset in r), None) for i in self.instructions]
+        unknown = any(i.opname.startswith("SETUP_") for i in self.instructions)  # those of Python 3.10
+        frames = not _READS_FRAMES.isdisjoint(code.co_names)
+        self.opaque = unknown or frames or bool(code.co_flags & _SUSPENDED)
 
     @staticmethod
     @functools.lru_cache(maxsize=256)
@@ -302,9 +319,9 @@ def _effect(instruction: dis.Instruction, jump: bool = False) -> int:
     return dis.stack_effect(instruction.opcode, argument, jump=jump)
 
 
-def _returned(frame: types.FrameType, paths: frozenset[Path]) -> frozenset[Path] | None:
+def _returned(frame: types.FrameType, paths: Places) -> Ways | None:
     """Where the function returns the number, which is at ``paths`` in what its call gives that now runs. None where it does
-    more with it, or not the same on all ways."""
+    more with it."""
     code = _Code.of(frame.f_code)
     if code.opaque:
         return None
@@ -312,8 +329,8 @@ def _returned(frame: types.FrameType, paths: frozenset[Path]) -> frozenset[Path]
 
 
 @functools.lru_cache(maxsize=1024)
-def _followed(code: _Code, call: int, paths: frozenset[Path]) -> frozenset[Path] | None:
-    returned: set[frozenset[Path]] = set()
+def _followed(code: _Code, call: int, paths: Places) -> Ways | None:
+    returned: set[Places] = set()
     ways: list[tuple[int, tuple[_Value, ...], frozenset]] = [
         (call + 1, (*code.below(call), _Value(paths)), frozenset())
     ]
@@ -329,7 +346,9 @@ def _followed(code: _Code, call: int, paths: frozenset[Path]) -> frozenset[Path]
             ways += _Step(code, *way).next(returned)
         except _Used:
             return None
-    return returned.pop() if len(returned) == 1 else None
+        if (handler := code.handlers[way[0]]) is not None:  # what was put on the stack since its block began is gone
+            ways.append((handler, (), way[2]))
+    return frozenset(returned)
 
 
 class _Step:
@@ -341,7 +360,7 @@ class _Step:
         self.stack = list(stack)
         self.variables: dict[str, _Value] = dict(variables)
 
-    def next(self, returned: set[frozenset[Path]]) -> Iterator[tuple]:
+    def next(self, returned: set[Places]) -> Iterator[tuple]:
         """The instructions that may come then, with stack and variables. ``returned``: takes where the function returns it."""
         i = self.instruction
         name = i.opname

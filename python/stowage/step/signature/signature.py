@@ -9,7 +9,7 @@ import torch
 
 from stowage import _runtime
 from stowage._core import same_bits
-from stowage._torch.private import global_state, setting_names
+from stowage._torch.private import addresses, global_state, setting_names
 from stowage.errors import Unsupported
 from stowage.step.reach.parts import parts
 from stowage.step.signature.describer import Describer
@@ -33,8 +33,7 @@ def signature(
         passing.begin()
     describe = Describer(tensors, given, passing)
     structure = (describe(args), describe(kwargs))
-    sharing = tuple((i, p.first, p.offset_bytes) for i, p in enumerate(parts(tensors)) if p.first != i)
-    return (structure, (sharing, _repeated(tensors)), Value(settings())), tensors
+    return (structure, (_sharing(tensors), _repeated(tensors)), Value(settings())), tensors
 
 
 _OF_THREAD = {"number of threads": _runtime.kernel_threads, "flush_denormal": _runtime.flushes_denormals}
@@ -43,6 +42,15 @@ _OF_THREAD = {"number of threads": _runtime.kernel_threads, "flush_denormal": _r
 def settings() -> tuple:
     """Outside of the program's own objects, all on which operators may depend."""
     return (*global_state(), *(read() for read in _OF_THREAD.values()))
+
+
+def _sharing(tensors: list[torch.Tensor]) -> tuple:
+    """Those that look into a part of a storage that another one begins with: which, and where in it."""
+    if all(type(t) is torch.Tensor for t in tensors):
+        storages = _runtime.storages(addresses(tensors))
+        if 0 not in storages and len(set(storages)) == len(storages):
+            return ()
+    return tuple((i, p.first, p.offset_bytes) for i, p in enumerate(parts(tensors)) if p.first != i)
 
 
 def _repeated(tensors: list[torch.Tensor]) -> tuple:
