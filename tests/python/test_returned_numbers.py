@@ -339,6 +339,15 @@ def test_generated(seed):
     assert step.stats()["planned_steps"] >= 3, source
 
 
+def test_one_number_in_two_places():
+    step = made(WITHOUT_PYTHON["twice"])[0]
+    step = stowage.compile(step, check="never")
+    for _ in range(8):
+        first, second = step(torch.ones(4, 3))
+        assert first is second
+    assert step.stats()["checked_steps"] <= 2
+
+
 def test_some_generated_ones_need_no_python():
     steps = [run(generated(random.Random(seed)), compiled=True, check="never")[1] for seed in range(12)]
     without = [step.stats()["checked_steps"] <= 2 for step in steps]

@@ -8,7 +8,11 @@ see it.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +23,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+
+from stowage._torch.replaced import is_of_python, is_of_torch
 
 Hook = Callable[[Any, tuple, dict], None]
 
@@ -52,11 +58,37 @@ def heard(before: Hook, after: Hook) -> Iterator[None]:
 
 
 def only_torchs(optimizer: Any) -> bool:
-    """Does its step run Python of PyTorch alone, but for a closure?"""
+    """Does its step run Python of PyTorch and of Python's own library alone, but for a closure?"""
+    cls: Any = type(optimizer)
+    if cls.__module__.partition(".")[0] != "torch" or "step" in optimizer.__dict__:
+        return False
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    of_all = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
-    known = type(optimizer).__module__.startswith("torch.optim.") and "step" not in optimizer.__dict__
-    return known and not any(hooks) and all(len(registered) == 1 for registered in of_all)
+    if any(hooks) or len(_global_optimizer_pre_hooks) > 1 or len(_global_optimizer_post_hooks) > 1:
+        return False
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    if not all(type(p) in (torch.Tensor, torch.nn.Parameter) for p in parameters):
+        return False
+    functions = (f for holder in _holders(cls) for f in vars(holder).values() if type(f) is types.FunctionType)
+    return all(f in _known or _is_known(f) for f in functions)
+
+
+_known: set[types.FunctionType] = set()
+
+
+def _is_known(function: types.FunctionType) -> bool:
+    code = inspect.unwrap(function).__code__
+    if not (is_of_torch(code) or is_of_python(code)):
+        return False
+    _known.add(function)
+    return True
+
+
+@functools.cache
+def _holders(cls: Any) -> tuple[Any, ...]:
+    """Of what its step calls: classes and modules."""
+    classes = [base for base in cls.__mro__ if base is not object]
+    modules = {inspect.getmodule(getattr(base.__dict__.get("step"), "__wrapped__", base)) for base in classes}
+    return (*classes, *filter(None, modules), sys.modules[torch.optim.Optimizer.__module__])
 
 
 def _before(optimizer: Any, args: tuple, kwargs: dict) -> None:

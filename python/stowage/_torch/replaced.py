@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 import types
 from typing import Any
 
@@ -24,6 +25,8 @@ _OF_C: tuple[type, ...] = (
     types.GetSetDescriptorType,
 )
 _OF_TORCH = os.path.dirname(torch.__file__) + os.sep
+_OF_PYTHON = sysconfig.get_path("stdlib") + os.sep
+_PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 _TELLS_MODES = torch.overrides.handle_torch_function.__code__
 
 
@@ -43,6 +46,11 @@ def is_of_torch(code: types.CodeType) -> bool:
     return code.co_filename.startswith(_OF_TORCH)
 
 
+def is_of_python(code: types.CodeType) -> bool:
+    """Of its standard library."""
+    return code.co_filename.startswith((_OF_PYTHON, "<frozen ")) and not code.co_filename.startswith(_PACKAGES)
+
+
 def _replaced_by(func: Any, caller: types.FrameType) -> Any:
     """PyTorch's function that ``func`` has taken the place of; where there is none, ``func``. ``caller`` has called the
     mode: the user's function where PyTorch's is of C, else what tells modes, called by PyTorch's."""
@@ -58,4 +66,4 @@ def _replaced_by(func: Any, caller: types.FrameType) -> Any:
     return types.FunctionType(running.f_code, running.f_globals) if taken else func
 
 
-__all__ = ["asked_for", "is_of_torch"]
+__all__ = ["asked_for", "is_of_python", "is_of_torch"]

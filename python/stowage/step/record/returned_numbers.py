@@ -6,11 +6,11 @@
 
 A planned call puts its own number there, and needs no Python. Of any other number Python may have made a decision.
 
-The bytecode behind the call is followed on all its ways, through handlers of errors, too, with a stack on which only the number, and the new tuples, lists and
-dicts that hold it, are known. An instruction that takes one of them for anything but to build, unpack, keep in a local
-variable or return it ends the search, and so does any that is not known here. Functions around are followed in the
-same way, where it is certain that they are called by Python itself: a function of C may have looked at the number before it
-passed it on. O(ways x instructions), at most _MOST_STATES."""
+The bytecode behind the call is followed on all its ways, through handlers of errors, too, with a stack on which only the
+number is known, and the new tuples, lists and dicts that hold it. An instruction that takes one of them for anything but to
+build, unpack, keep in a local variable or return it ends the search, and so does any that is not known here. Functions around
+are followed in the same way, where it is certain that Python itself calls them: a function of C may have looked at the number
+before it passed it on. O(ways x instructions), at most _MOST_STATES."""
 
 from __future__ import annotations
 

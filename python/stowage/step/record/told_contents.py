@@ -9,6 +9,7 @@ An array of a tensor that lasts (a parameter, an argument) is over its memory; w
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import types
@@ -36,6 +37,7 @@ from stowage._torch.private import (
 from stowage._torch.replaced import asked_for, is_of_torch
 from stowage.step.guards.reads import has_handlers, reads
 from stowage.step.record import tensor_of
+from stowage.step.record.called_back import calls_others, fence
 from stowage.step.record.content import (
     POINTERS,
     TOLD,
@@ -56,11 +58,13 @@ from stowage.step.record.copies import can_be_copied, copied
 class ToldContents(TorchFunctionMode):
     """While the step's Python runs over shells, which have no content: a Matcher's."""
 
-    def __init__(self, matcher: Any, shared: Iterable[Any] = ()):
-        """shared: arrays over memory that kernels read, which are not to be written meanwhile."""
+    def __init__(self, matcher: Any, shared: Iterable[Any] = (), fences: bool = True):
+        """shared: arrays over memory that kernels read, which are not to be written meanwhile. fences: what PyTorch calls back
+        is told, too; not where a budget may open in it, which replaces the same methods."""
         self._matcher = matcher
         self.handed_out = False  # memory, which no recording can do
         self._thread, self._aside = threading.get_ident(), False
+        self._fences, self._telling = fences, False
         self._arrays: list[Any] = []  # references that tell when one is gone
         self._copies: dict[tuple, torch.Tensor] = {}
         self._shared = [(array, buffer_digest(array)) for array in shared]
@@ -83,8 +87,10 @@ class ToldContents(TorchFunctionMode):
             self._matcher.leave(f"Tensor.{name}() inside the step")
         if not told or self._matcher.left:
             before = self._matcher.matched
+            fenced = self._fences and not self._matcher.left and calls_others(name, args, kwargs)
             try:
-                return asked_for(func, args, kwargs or {})
+                with fence(self._called_back) if fenced else _NO_FENCE:
+                    return asked_for(func, args, kwargs or {})
             except RuntimeError as error:
                 if self._matcher.left or _runtime.SHELL_TEXT not in str(error):
                     raise
@@ -132,6 +138,15 @@ class ToldContents(TorchFunctionMode):
         """Is that memory asked for which the step has written, were it executed?"""
         return name in POINTERS and not self._matcher.left and self._matcher.is_behind(address(args[0]))
 
+    def _called_back(self, method: Any, args: tuple, kwargs: dict) -> Any:
+        if self._telling:
+            return method(*args, **kwargs)
+        self._telling = True
+        try:
+            return self.__torch_function__(method, (), args, kwargs)
+        finally:
+            self._telling = False
+
     def within(self, call: Callable[[], Any]) -> Any:
         """call(), whose tensors tell what they hold."""
         with optimizer_steps.heard(self._before_optimizer, self._after_optimizer):
@@ -155,6 +170,9 @@ class ToldContents(TorchFunctionMode):
         if not self._matcher.left and any(buffer_digest(array) != was for array, was in self._shared):
             raise RuntimeError(f"{_runtime.SHELL_TEXT}: the step writes into an array whose memory kernels read")
         return result
+
+
+_NO_FENCE = contextlib.nullcontext()
 
 
 def _is_caught(frame: types.FrameType | None) -> bool:

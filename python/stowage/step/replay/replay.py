@@ -295,8 +295,12 @@ class Replay:
             leaves[leaf] = arguments[argument]
         for leaf, parameter in self.recording.output_gradients.items():
             leaves[leaf] = parameter.grad
-        for leaf, (op, kind) in self.recording.output_numbers.items():
-            leaves[leaf] = kind(self.executor.number(op))
+        numbers = self.recording.output_numbers
+        told = {
+            op: kind(self.executor.number(op)) for op, kind in numbers.values()
+        }  # one that is returned twice is one object
+        for leaf, (op, _) in numbers.items():
+            leaves[leaf] = told[op]
         return unflatten(leaves, self.recording.output_spec)
 
     def _execute(self, inputs: list[int], finish: Callable[[], Any], writes_counted: bool = False) -> Any:
@@ -433,7 +437,7 @@ class Replay:
                 executors = [replay.executor if replay.trusted else None for replay in (self, *others)]
                 arrays = [array for replay in (self, *others) for array in replay.recording.arrays]
                 arrays += passing
-                contents = ToldContents(matcher, arrays)
+                contents = ToldContents(matcher, arrays, fences=eager is None)
                 around = run_within if eager is not None else None
                 decided = [not replay.undecided for replay in (self, *others)]
                 matcher.begin_step(
