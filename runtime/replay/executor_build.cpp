@@ -131,7 +131,7 @@ void Executor::write_op(OpId id, Instruction& instruction) {
   instruction.op = lowered_.tape_op[id.index()];
   if (instruction.chain >= 0 || instruction.tile >= 0) return;
   const TapeOp& op = tape_->op(instruction.op);
-  instruction.tells = tells_value(op.handle);
+  instruction.tells = !op.results.empty() && tells_value(op.handle);
   for (std::size_t i = 0; i < op.tensors.size(); ++i) {
     if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
     if (instruction.again && updates_on_the_side(op, i)) continue;  // stays None: the first run has updated them

@@ -1,4 +1,4 @@
-"""Tells recordings and budgets of each optimizer step. PyTorch's own registry of hooks is entered once and for good: it must
+"""Tells recordings and budgets of each optimizer step, and the mode in which the step's Python runs over shells. PyTorch's own registry of hooks is entered once and for good: it must
 not change while another thread is in an optimizer's step, which goes through it.
 
 Steps that torch.compile has compiled are not told: a listener must not change what is compiled, as Dynamo's guards would
@@ -24,6 +24,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from stowage._torch.private import open_mode
 from stowage._torch.replaced import is_of_python, is_of_torch
 
 Hook = Callable[[Any, tuple, dict], None]
@@ -94,6 +95,8 @@ def _holders(cls: Any) -> tuple[Any, ...]:
 def _before(optimizer: Any, args: tuple, kwargs: dict) -> None:
     if torch.compiler.is_compiling():
         return
+    if (told := getattr(open_mode(), "before_optimizer", None)) is not None:
+        told(optimizer, args, kwargs)
     for _, before, _ in _listening:
         before(optimizer, args, kwargs)
 
@@ -103,6 +106,8 @@ def _after(optimizer: Any, args: tuple, kwargs: dict) -> None:
         return
     for _, _, after in _listening:
         after(optimizer, args, kwargs)
+    if (told := getattr(open_mode(), "after_optimizer", None)) is not None:
+        told()
 
 
 register_optimizer_step_pre_hook(_before)

@@ -563,14 +563,21 @@ def within_function_mode(mode: torch.overrides.TorchFunctionMode, call: Callable
 
 
 _within: list[tuple[int, Any]] = []  # threads and the modes that they have open
+
+
+def open_mode() -> Any:
+    """The innermost that this thread has opened by within_function_mode(), on the stack or aside; None where there is none."""
+    thread = threading.get_ident()
+    return next((mode for opened_by, mode in reversed(_within) if opened_by == thread), None)
+
+
 _run_backward = torch.autograd._engine_run_backward
 
 
 def _run_backward_within(*args: Any, **kwargs: Any) -> Any:
     """A mode is off the stack while it calls loss.backward(). The program's own functions of that pass (autograd.Function,
     hooks) call functions of torch, too."""
-    before, thread = _function_modes(), threading.get_ident()
-    mode = next((mode for opened_by, mode in reversed(_within) if opened_by == thread), None)
+    before, mode = _function_modes(), open_mode()
     on = [torch._C._get_function_stack_at(i) for i in range(before)]
     if mode is None or any(other is mode for other in on):
         return _run_backward(*args, **kwargs)

@@ -10,10 +10,9 @@ this thread alone. O(1) a call."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,24 +53,28 @@ def _is_others(kind: type) -> bool:
     return kind.__module__.partition(".")[0] not in _KNOWN or getattr(kind, "__call__", None) is not None  # noqa: B004
 
 
-@contextlib.contextmanager
-def fence(tell: Tell) -> Iterator[None]:
-    """Within it, tell(method, args, kwargs) stands for what reads tensors, on this thread."""
-    here = threading.get_ident()
-    with _lock:
-        known = _open.setdefault(here, [])
-        known.append(tell)
-        if not _replaced:
-            _replaced.extend((owner, name, vars(owner).get(name)) for owner, name in _READERS)
-            for owner, name, _ in _replaced:
-                setattr(owner, name, _telling(getattr(owner, name)))
-    try:
-        yield
-    finally:
+class Fence:
+    """From rises() to falls(), tell(method, args, kwargs) stands for what reads tensors, on the thread that has made this. Each of
+    the two is called where no interrupt comes; falls() also where rises() has not been."""
+
+    def __init__(self, tell: Tell):
+        self._tell, self._thread = tell, threading.get_ident()
+
+    def rises(self) -> None:
         with _lock:
-            known.pop()
+            _open.setdefault(self._thread, []).append(self._tell)
+            if not _replaced:
+                _replaced.extend((owner, name, vars(owner).get(name)) for owner, name in _READERS)
+                for owner, name, _ in _replaced:
+                    setattr(owner, name, _telling(getattr(owner, name)))
+
+    def falls(self) -> None:
+        with _lock:
+            known = _open.get(self._thread, [])
+            if self._tell in known:
+                known.remove(self._tell)
             if not known:
-                del _open[here]
+                _open.pop(self._thread, None)
             if not _open:
                 for owner, name, before in _replaced:
                     if before is not None:
@@ -90,4 +93,4 @@ def _telling(method: Any) -> Callable[..., Any]:
     return told
 
 
-__all__ = ["calls_others", "fence"]
+__all__ = ["Fence", "calls_others"]

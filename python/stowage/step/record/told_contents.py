@@ -9,9 +9,7 @@ An array of a tensor that lasts (a parameter, an argument) is over its memory; w
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable
@@ -22,7 +20,6 @@ from torch.overrides import TorchFunctionMode
 
 from stowage import _runtime
 from stowage._core import buffer_digest
-from stowage._torch import optimizer_steps
 from stowage._torch.optimizer_steps import only_torchs
 from stowage._torch.private import (
     address,
@@ -37,7 +34,7 @@ from stowage._torch.private import (
 from stowage._torch.replaced import asked_for, is_of_torch
 from stowage.step.guards.reads import has_handlers, reads
 from stowage.step.record import tensor_of
-from stowage.step.record.called_back import calls_others, fence
+from stowage.step.record.called_back import Fence, calls_others
 from stowage.step.record.content import (
     POINTERS,
     TOLD,
@@ -63,7 +60,7 @@ class ToldContents(TorchFunctionMode):
         is told, too; not where a budget may open in it, which replaces the same methods."""
         self._matcher = matcher
         self.handed_out = False  # memory, which no recording can do
-        self._thread, self._aside = threading.get_ident(), False
+        self._aside = False
         self._fences, self._telling = fences, False
         self._arrays: list[Any] = []  # references that tell when one is gone
         self._copies: dict[tuple, torch.Tensor] = {}
@@ -87,10 +84,12 @@ class ToldContents(TorchFunctionMode):
             self._matcher.leave(f"Tensor.{name}() inside the step")
         if not told or self._matcher.left:
             before = self._matcher.matched
-            fenced = self._fences and not self._matcher.left and calls_others(name, args, kwargs)
+            others = self._fences and not self._matcher.left and calls_others(name, args, kwargs)
+            fence = Fence(self._called_back) if others else None
             try:
-                with fence(self._called_back) if fenced else _NO_FENCE:
-                    return asked_for(func, args, kwargs or {})
+                if fence is not None:
+                    _runtime.uninterrupted(fence.rises)
+                return asked_for(func, args, kwargs or {})
             except RuntimeError as error:
                 if self._matcher.left or _runtime.SHELL_TEXT not in str(error):
                     raise
@@ -98,6 +97,9 @@ class ToldContents(TorchFunctionMode):
                 # A handler of the step's would take the shell's error for one of the tensor
                 if not once_more and not _is_caught(sys._getframe(1)):
                     raise
+            finally:
+                if fence is not None:
+                    _runtime.uninterrupted(fence.falls)
             self.handed_out = True
             self._matcher.leave(f"Tensor.{name}() inside the step")
             return asked_for(func, args, kwargs or {})
@@ -149,17 +151,16 @@ class ToldContents(TorchFunctionMode):
 
     def within(self, call: Callable[[], Any]) -> Any:
         """call(), whose tensors tell what they hold."""
-        with optimizer_steps.heard(self._before_optimizer, self._after_optimizer):
-            return self.beside(lambda: within_function_mode(self, call))
+        return self.beside(lambda: within_function_mode(self, call))
 
-    def _before_optimizer(self, optimizer: Any, args: tuple, kwargs: dict) -> None:
-        """PyTorch's own ask for nothing past its dispatcher, and ask a lot. After an error the mode stays away: what reads a shell
-        then makes the step be recorded anew. ``args``: with the optimizer itself."""
-        if threading.get_ident() == self._thread and not (args[1:] or kwargs) and only_torchs(optimizer):
+    def before_optimizer(self, optimizer: Any, args: tuple, kwargs: dict) -> None:
+        """PyTorch's own ask for nothing past its dispatcher, and ask a lot: the mode steps aside. After an error it stays away;
+        what reads a shell then makes the step be recorded anew. ``args``: with the optimizer itself."""
+        if not (args[1:] or kwargs) and only_torchs(optimizer):
             self._aside = aside(self)
 
-    def _after_optimizer(self, optimizer: Any, args: tuple, kwargs: dict) -> None:
-        if threading.get_ident() == self._thread and self._aside:
+    def after_optimizer(self) -> None:
+        if self._aside:
             self._aside = False
             back(self)
 
@@ -170,9 +171,6 @@ class ToldContents(TorchFunctionMode):
         if not self._matcher.left and any(buffer_digest(array) != was for array, was in self._shared):
             raise RuntimeError(f"{_runtime.SHELL_TEXT}: the step writes into an array whose memory kernels read")
         return result
-
-
-_NO_FENCE = contextlib.nullcontext()
 
 
 def _is_caught(frame: types.FrameType | None) -> bool:

@@ -296,9 +296,7 @@ class Replay:
         for leaf, parameter in self.recording.output_gradients.items():
             leaves[leaf] = parameter.grad
         numbers = self.recording.output_numbers
-        told = {
-            op: kind(self.executor.number(op)) for op, kind in numbers.values()
-        }  # one that is returned twice is one object
+        told = {op: kind(self.executor.number(op)) for op, kind in numbers.values()}  # each is one object
         for leaf, (op, _) in numbers.items():
             leaves[leaf] = told[op]
         return unflatten(leaves, self.recording.output_spec)

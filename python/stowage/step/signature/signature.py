@@ -76,10 +76,7 @@ def held(args: tuple, kwargs: dict, passing: Passing | None = None) -> tuple | N
     describe = Describer(tensors, [], passing)
     try:
         structure = (describe(args), describe(kwargs))
-    except (
-        Unsupported,
-        RuntimeError,
-    ):  # PyTorch's: of a view made without gradients, whose base has been written since
+    except (Unsupported, RuntimeError):  # a view made without gradients, whose base has been written since
         return None
     return structure, [id(t) for t in tensors]
 
