@@ -301,6 +301,28 @@ def reader(width: int = 16) -> Loop:
     return loop
 
 
+def called_back(width: int = 16) -> Loop:
+    """PyTorch calls a function of its own, and it returns a number."""
+    model = nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(width, 5)).train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, foreach=False)
+    loop = Loop(model, optimizer)
+
+    def far(a, b):
+        return 1 - F.cosine_similarity(a, b, dim=-1)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        h = model(x)
+        loss = F.triplet_margin_with_distance_loss(h, h.roll(1, 0), h.roll(2, 0), distance_function=far)
+        loss = loss + classes(model, x, y)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    loop.step = step
+    return loop
+
+
 def scaled(width: int = 16) -> Loop:
     """GradScaler's Python asks whether gradients are finite, and keeps at which stage the optimizer is."""
     model = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 5)).train()
@@ -322,7 +344,10 @@ def scaled(width: int = 16) -> Loop:
     return loop
 
 
-WORLDS = {f.__name__: f for f in (mlp, conv, transformer, recurrent, embedding, dropout, accumulation, reader, scaled)}
+WORLDS = {
+    f.__name__: f
+    for f in (mlp, conv, transformer, recurrent, embedding, dropout, accumulation, reader, called_back, scaled)
+}
 WIDE = {
     "mlp": 128,
     "conv": 512,
@@ -332,5 +357,6 @@ WIDE = {
     "dropout": 512,
     "accumulation": 512,
     "reader": 1024,
+    "called_back": 1024,
     "scaled": 1024,
 }
