@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ _PLAIN = {
     *(torch.Tensor, torch.nn.Parameter, torch.Size, torch.Generator, torch.dtype, torch.device, torch.layout),
     *(int, float, bool, str, complex, type(None), slice, type(...), list, tuple, torch.memory_format),
 }
+_FUNCTIONS = (types.FunctionType, types.MethodType)
 _KNOWN = ("builtins", "torch", "numpy")  # packages
 _READERS: tuple[tuple[Any, str], ...] = tuple(
     (owner, name)
@@ -50,7 +52,7 @@ def calls_others(name: str, args: tuple, kwargs: dict | None) -> bool:
 
 
 def _is_others(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] not in _KNOWN or getattr(kind, "__call__", None) is not None  # noqa: B004
+    return kind in _FUNCTIONS or kind.__module__.partition(".")[0] not in _KNOWN
 
 
 class Fence:
