@@ -3,6 +3,7 @@
     what was recorded (host_reads.py)           an operator tells all elements: the kernels up to there run
     pickles, storages, DLPack, addresses        what has been matched so far happens, and the rest of the call is eager
     whatever else finds that a shell is empty   the same, and it is asked once more: the step's Python never runs twice for it
+    Python that PyTorch itself calls            the same as the step's own (called_back.py)
 
 An array of a tensor that lasts (a parameter, an argument) is over its memory; where a shell stands for the tensor, it is a copy
 (runtime/replay/arrays.h). A call that writes below an array which it still holds, or into one, is eager from there."""
@@ -141,6 +142,7 @@ class ToldContents(TorchFunctionMode):
         return name in POINTERS and not self._matcher.left and self._matcher.is_behind(address(args[0]))
 
     def _called_back(self, method: Any, args: tuple, kwargs: dict) -> Any:
+        """What Python asks that PyTorch calls while this mode is off the stack (called_back.py)."""
         if self._telling:
             return method(*args, **kwargs)
         self._telling = True
