@@ -1,7 +1,9 @@
 """PyTorch's functions and methods that a program has put its own in the place of, which call PyTorch's: patched from the
 start, or between two calls. A mode that listens is told the new owner of the name, from within the old one."""
 
+import copy
 import functools
+import pickle
 
 import pytest
 import torch
@@ -90,3 +92,104 @@ def test_as_in_eager(name, how, since):
     got, step = trained(name, how, since, True)
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
     assert step.stats()["planned_steps"] > 0, step.refusal
+
+
+# ---- Methods that the program has replaced, within budgets, which replace some for a while as well: each runs as often as in eager
+
+READS = {
+    "tolist": lambda t: t.tolist(),
+    "item": lambda t: t.item(),
+    "numpy": lambda t: float(t.numpy()),
+    "__array__": lambda t: float(t.__array__()),
+    "__repr__": repr,
+    "__format__": lambda t: f"{t:.3f}",
+    "__deepcopy__": lambda t: copy.deepcopy(t).item(),
+    "__reduce_ex__": lambda t: pickle.loads(pickle.dumps(t)).item(),
+    "data_ptr": lambda t: t.data_ptr() > 0,
+    "untyped_storage": lambda t: t.untyped_storage().nbytes(),
+    "detach": lambda t: t.detach().item(),
+    "clone": lambda t: t.clone().item(),
+    "tanh": lambda t: t.tanh().item(),
+    "__bool__": bool,
+}
+
+
+def replacing(original, calls):
+    def mine(*args, **kwargs):
+        calls.append(len(args))
+        return original(*args, **kwargs)
+
+    return mine
+
+
+REPLACING = {
+    "function": replacing,
+    "like the original": lambda original, calls: functools.wraps(original)(replacing(original, calls)),
+}
+
+
+def read(name, how, since, until, options):
+    """The step's results, what it read, and how often the program's own method ran; set and unset in this order of calls."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 8))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    log, calls, results = [], [], []
+
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        log.append(READS[name](loss.detach()))
+        return loss.detach()
+
+    called = step if options is None else stowage.compile(step, **options)
+    own, original = name in vars(torch.Tensor), getattr(torch.Tensor, name)
+
+    def unset():
+        setattr(torch.Tensor, name, original) if own else delattr(torch.Tensor, name)
+
+    generator = torch.Generator().manual_seed(1)
+    try:
+        for call in range(CALLS):
+            if call == since:
+                setattr(torch.Tensor, name, REPLACING[how](original, calls))
+            if call == until:
+                unset()
+            results.append(called(torch.randn(64, 16, generator=generator)))
+    finally:
+        if until > CALLS:
+            unset()
+    return results, log, len(calls)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"check": "never"}, {"budget": 1 << 20}, {"budget": 1 << 20, "check": "never"}], ids=str
+)
+@pytest.mark.parametrize("since, until", [(0, 99), (7, 99), (0, 7)])
+@pytest.mark.parametrize("how", REPLACING)
+@pytest.mark.parametrize("name", READS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_methods_that_read(name, how, since, until, options):
+    before = {k: v for k, v in vars(torch.Tensor).items() if k != "__slotnames__"}  # that copyreg adds
+    expected, expected_log, expected_calls = read(name, how, since, until, None)
+    results, log, calls = read(name, how, since, until, options)
+    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
+    assert log == expected_log
+    assert calls == expected_calls
+    assert {k: v for k, v in vars(torch.Tensor).items() if k != "__slotnames__"} == before
+
+
+@pytest.mark.parametrize("name", ["tolist", "tanh"])
+def test_what_the_program_sets_within_a_block_stays(name):
+    plain, calls = getattr(torch.Tensor, name), []
+    with stowage.budget("100MiB", progress=False):
+        setattr(torch.Tensor, name, replacing(plain, calls))
+    try:
+        getattr(torch.ones(2), name)()
+        with stowage.budget("100MiB", progress=False):
+            getattr(torch.ones(2), name)()
+        assert len(calls) == 2
+    finally:
+        delattr(torch.Tensor, name)
+    assert getattr(torch.Tensor, name) is plain

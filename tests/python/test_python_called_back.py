@@ -66,6 +66,47 @@ def index(held, read):
     return lambda a: a[:, First()].square().sum()
 
 
+class Index:
+    def __init__(self, held, read):
+        self._of = held, read
+
+    def __index__(self):
+        held, read = self._of
+        held.log.append(read(held.mean))
+        return 0
+
+
+def within_a_slice(held, read):
+    return lambda a: a[:, Index(held, read) :].square().sum()
+
+
+def set_at(held, read):
+    def loss(a):
+        b = a.clone()
+        b[:, Index(held, read) : 2] = 0.0
+        return b.square().sum()
+
+    return loss
+
+
+def hook_of_pytorchs_module(held, read):
+    far = nn.PairwiseDistance()
+    far.register_forward_hook(lambda *_: held.log.append(read(held.mean)))
+    return lambda a: F.triplet_margin_with_distance_loss(a, a.roll(1, 0), a.roll(2, 0), distance_function=far)
+
+
+def forward_of_pytorchs_module(held, read):
+    far = nn.PairwiseDistance()
+    plain = far.forward
+
+    def forward(a, b):
+        held.log.append(read(held.mean))
+        return plain(a, b)
+
+    far.forward = forward
+    return lambda a: F.triplet_margin_with_distance_loss(a, a.roll(1, 0), a.roll(2, 0), distance_function=far)
+
+
 def duck(held, read):
     class Duck:
         def __init__(self, tensor):
@@ -79,14 +120,21 @@ def duck(held, read):
     return lambda a: torch.sum(Duck(a.square()))
 
 
-WAYS = {"distance": distance, "sequence": sequence, "index": index, "duck": duck}
+WAYS = {
+    each.__name__: each
+    for each in (
+        *(distance, sequence, index, duck, within_a_slice, set_at),
+        *(hook_of_pytorchs_module, forward_of_pytorchs_module),
+    )
+}
 
 
+@pytest.mark.parametrize("budget", [None, 4096])
 @pytest.mark.parametrize("check", ["always", "never"])
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_it_reads(way, read, check):
+def test_what_it_reads(way, read, check, budget):
     def trained(compiled):
         held = Held()
         loss_of = WAYS[way](held, READS[read])
@@ -98,10 +146,44 @@ def test_what_it_reads(way, read, check):
             held.optimizer.step()
             return loss.detach()
 
-        run, losses = stowage.compile(step, check=check) if compiled else step, []
+        run, losses = stowage.compile(step, check=check, budget=budget) if compiled else step, []
         for call in range(CALLS):
             losses.append(run(torch.randn(4, 3, generator=torch.Generator().manual_seed(call))).item())
         return losses, held.log, held.mean.tolist()
+
+    before = dict(vars(torch.Tensor))
+    assert trained(True) == trained(False)
+    assert dict(vars(torch.Tensor)) == before
+
+
+@pytest.mark.parametrize("since", [0, 8])
+@pytest.mark.parametrize("name", ["tolist", "numpy"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_it_reads_by_a_method_of_the_programs(name, since, monkeypatch):
+    """A stand-in would hide it."""
+
+    def trained(compiled):
+        held, calls = Held(), []
+        loss_of, original = WAYS["distance"](held, READS[name]), getattr(torch.Tensor, name)
+
+        def mine(self):
+            calls.append(1)
+            return original(self)
+
+        def step(x):
+            held.optimizer.zero_grad()
+            loss = loss_of(held.model(x))
+            loss.backward()
+            held.optimizer.step()
+            return loss.detach()
+
+        run, losses = stowage.compile(step) if compiled else step, []
+        with monkeypatch.context() as patch:
+            for call in range(CALLS):
+                if call == since:
+                    patch.setattr(torch.Tensor, name, mine)
+                losses.append(run(torch.randn(4, 3, generator=torch.Generator().manual_seed(call))).item())
+        return losses, held.log, held.mean.tolist(), len(calls)
 
     assert trained(True) == trained(False)
 

@@ -131,6 +131,24 @@ def step(x):
     optimizer.zero_grad()
     return n, factor
 """,
+    "an optional number": """
+def step(x):"""
+    + TRAIN
+    + """
+    n, norm = loss.item(), model.weight.norm().item()
+    if held.best:
+        return {'loss': n, 'norm': norm}
+    return {'loss': n}
+""",
+    "another form": """
+def step(x):
+    n, k = model(x).square().mean().item(), model(x).sum().item()
+    if held.best:
+        return {'a': [n, k]}
+    if held.log:
+        return [n]
+    return (n, (k,))
+""",
     "either way": """
 def step(x):
     loss = model(x).square().mean()
@@ -270,6 +288,9 @@ ASKED = {
 }
 
 
+SHAPES = ("{0}", "[{0}]", "({0},)", "{{'a': ({0},), 'b': 1}}", "(1, [{0}])", "{{0: [{0}]}}", "{{'b': {{'c': ({0},)}}}}")
+
+
 def generated(rng):
     """A step that asks for numbers, hands them about in ways that look at them or do not, and returns what it has."""
     lines, values = ["y = model(x)"], ["y.detach()"]
@@ -324,7 +345,11 @@ def generated(rng):
             name = other
         values.append(name)
     rng.shuffle(values)
-    shape = rng.choice(["{0}", "[{0}]", "({0},)", "{{'a': ({0},), 'b': 1}}", "(1, [{0}])"])
+    for others in range(rng.randrange(3)):  # returns of other forms, which this call does not come to, or does
+        some = rng.sample(values, rng.randrange(1, len(values) + 1))
+        condition = rng.choice(["held.best", "held.log", "not held.best", f"len(held.log) > {others}"])
+        lines += [f"if {condition}: return " + rng.choice(SHAPES).format(", ".join(some))]
+    shape = rng.choice(SHAPES)
     lines.append("return " + (shape if len(values) > 1 else "{0}").format(", ".join(values)))
     return "def step(x):\n" + "".join(f"    {line}\n" for line in lines)
 

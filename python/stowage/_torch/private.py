@@ -388,7 +388,7 @@ def is_shell(tensor: torch.Tensor) -> bool:
     """A tensor whose storage has bytes but no memory, or of which it may not be asked."""
     if is_fake(tensor):  # asking it warns
         return True
-    storage = tensor.untyped_storage()
+    storage = TensorBase.untyped_storage(tensor)
     try:
         return storage.data_ptr() == 0 and storage.nbytes() > 0
     except RuntimeError:  # also of one without bytes

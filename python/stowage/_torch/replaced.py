@@ -30,14 +30,12 @@ _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "pla
 _TELLS_MODES = torch.overrides.handle_torch_function.__code__
 
 
-def asked_for(func: Any, args: tuple, kwargs: dict) -> Any:
-    """What a mode that was told of ``func`` gives where it only listens. Called by its ``__torch_function__``."""
-    if not _is_torchs(func):
-        func = _replaced_by(func, sys._getframe(2))
-    return func(*args, **kwargs)
+def meant(func: Any) -> Any:
+    """PyTorch's own, where a mode was told of ``func``. Called by its ``__torch_function__``."""
+    return func if is_torchs(func) else _replaced_by(func, sys._getframe(2))
 
 
-def _is_torchs(func: Any) -> bool:
+def is_torchs(func: Any) -> bool:
     code = func.__code__ if isinstance(func, types.FunctionType) else None
     return is_of_torch(code) if code is not None else isinstance(func, _OF_C)
 
@@ -66,4 +64,4 @@ def _replaced_by(func: Any, caller: types.FrameType) -> Any:
     return types.FunctionType(running.f_code, running.f_globals) if taken else func
 
 
-__all__ = ["asked_for", "is_of_python", "is_of_torch"]
+__all__ = ["is_of_python", "is_of_torch", "is_torchs", "meant"]

@@ -18,7 +18,6 @@ Source: torch/_tensor.py, torch/storage.py, torch/serialization.py of PyTorch 2.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +27,7 @@ from torch._C import TensorBase
 
 from stowage import _runtime, compiled_regions
 from stowage._torch.private import address
+from stowage._torch.stand_ins import StandIn
 from stowage.eviction.out_of_memory import OutOfMemory
 
 # Methods of torch.Tensor: the pointer is handed out and may be kept.
@@ -58,7 +58,7 @@ class Reads:
     def __init__(self, runtime: Any, device: torch.device):
         self._runtime, self._device = runtime, device
         self._here = _Thread()
-        self._originals: list[tuple[Any, str, Any, bool]] = []
+        self._stand_ins: list[StandIn] = []
 
     def apply(self) -> None:
         for name in EXPORTS:
@@ -78,23 +78,17 @@ class Reads:
             self._set(torch.UntypedStorage, "clone", self._counted)
 
     def undo(self) -> None:
-        for owner, name, original, own in reversed(self._originals):
-            if own:
-                setattr(owner, name, original)
-            elif name in owner.__dict__:
-                delattr(owner, name)
-        self._originals.clear()
+        while self._stand_ins:
+            self._stand_ins[-1].leaves()
+            self._stand_ins.pop()
 
     def _first(self, owner: Any, name: str, before: Callable, after: Callable | None = None, argument: int = 0) -> None:
         after = after or self._runtime.release
         self._set(owner, name, lambda original: _runtime.Reader(original, before, after, argument))
 
     def _set(self, owner: Any, name: str, instead_of: Callable[[Any], Any]) -> None:
-        original = getattr(owner, name)
-        instead = instead_of(original)
-        functools.update_wrapper(instead, original)
-        self._originals.append((owner, name, original, name in owner.__dict__))
-        setattr(owner, name, instead)
+        self._stand_ins.append(StandIn(owner, name, instead_of))
+        self._stand_ins[-1].comes()
 
     # ---- Tensors
 

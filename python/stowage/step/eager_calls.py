@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
+from torch._C import TensorBase
 
 from stowage import _runtime
 from stowage._torch.private import address, storage_address
@@ -87,7 +88,7 @@ class EagerCall:
         found = {storage_address(t) for t, _, _ in own}
         for gradient in (reference() for reference in self._gradients):
             if gradient is not None and is_plain(gradient) and storage_address(gradient) not in found:
-                own.append((gradient.detach(), 0, gradient.untyped_storage().nbytes()))
+                own.append((TensorBase.detach(gradient), 0, TensorBase.untyped_storage(gradient).nbytes()))
                 found.add(storage_address(gradient))
         if (there := on_accelerator(own)) is not None:
             _runtime.take_up(address(there))
@@ -186,7 +187,9 @@ class OtherTensors:
         alive = [(reference, t) for reference in self._known if (t := reference()) is not None]
         self._known = [reference for reference, _ in alive]
         sizes = {
-            storage_address(t): t.untyped_storage().nbytes() for _, t in alive if t.device == device and is_plain(t)
+            storage_address(t): TensorBase.untyped_storage(t).nbytes()
+            for _, t in alive
+            if t.device == device and is_plain(t)
         }
         return sum(size for storage, size in sizes.items() if storage not in own)
 

@@ -30,6 +30,8 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
+
 from stowage._core import buffer_digest
 from stowage._torch.private import global_hooks
 from stowage.step.guards.blind import (
@@ -77,6 +79,7 @@ class Walk:
         self._root = self.graph.new(root)
         for hooks in global_hooks():  # as they are now: recording adds some of its own for a while
             self._reach(hooks, "hooks of all modules or optimizers", trusted=True)
+        self._reach(torch.Tensor, "Tensor")  # a budget replaces some of its methods for a while
         self._reach(root, path)
         self._passing = [value.function for value in given if isinstance(value, ByContent)]
         for value in given:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch._C import TensorBase
 
 from stowage._torch.private import is_shell, storage_address
 from stowage.step.reach.parts import metadata
@@ -43,11 +44,11 @@ class Memory:
 
     def __init__(self, name: str, tensor: torch.Tensor):
         self.name = f"'{name}'"
-        self.meta = metadata(tensor.detach())
+        self.meta = metadata(TensorBase.detach(tensor))
         self._tensor = tensor
 
     def get(self) -> torch.Tensor:
-        return self._tensor.detach()
+        return TensorBase.detach(self._tensor)
 
     def put_back(self, tensor: torch.Tensor) -> None:
         if storage_address(self._tensor) != storage_address(tensor):

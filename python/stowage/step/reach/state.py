@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from torch._C import TensorBase
 
 from stowage import _runtime
 from stowage._torch.private import address, local_tensor, storage_address
@@ -25,10 +26,12 @@ def own_ranges(world: World, inputs: list[torch.Tensor]) -> list[Range]:
     """All that the step finds: of arguments, which may be slices of a data set, what they look into; else whole
     storages."""
     found = [*(t for _, _, t in world.owned()), *(t for _, t in world.tensors), *lasting(world)]
-    plain = (t.detach() for t in map(local_tensor, found) if is_plain(t))
-    whole = {storage_address(t): (t, 0, t.untyped_storage().nbytes()) for t in plain}
+    plain = (TensorBase.detach(t) for t in map(local_tensor, found) if is_plain(t))
+    whole = {storage_address(t): (t, 0, TensorBase.untyped_storage(t).nbytes()) for t in plain}
     slices = [
-        (t.detach(), p.start_bytes, p.end_bytes) for i, (t, p) in enumerate(zip(inputs, parts(inputs))) if p.first == i
+        (TensorBase.detach(t), p.start_bytes, p.end_bytes)
+        for i, (t, p) in enumerate(zip(inputs, parts(inputs)))
+        if p.first == i
     ]
     own = [*whole.values(), *(s for s in slices if storage_address(s[0]) not in whole)]
     return [(t, start, end) for t, start, end in own if end > start]

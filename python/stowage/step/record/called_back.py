@@ -10,14 +10,16 @@ this thread alone. O(1) a call."""
 
 from __future__ import annotations
 
-import functools
+import itertools
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from stowage._torch.replaced import is_torchs
+from stowage._torch.stand_ins import StandIn, original
 from stowage.step.record import tensor_of
 from stowage.step.record.content import POINTERS, TOLD, WHOLE
 
@@ -26,6 +28,7 @@ _PLAIN = {
     *(int, float, bool, str, complex, type(None), slice, type(...), list, tuple, torch.memory_format),
 }
 _FUNCTIONS = (types.FunctionType, types.MethodType)
+_DEEPEST, _MOST_ITEMS = 3, 64
 _KNOWN = ("builtins", "torch", "numpy")  # packages
 _READERS: tuple[tuple[Any, str], ...] = tuple(
     (owner, name)
@@ -38,21 +41,40 @@ Tell = Callable[[Any, tuple, dict], Any]
 
 _lock = threading.Lock()
 _open: dict[int, list[Tell]] = {}  # by thread
-_replaced: list[tuple[Any, str, Any]] = []  # while one is open: what stood there, None where nothing did
+_stand_ins: list[StandIn] = []  # while one is open
 
 
 def calls_others(name: str, args: tuple, kwargs: dict | None) -> bool:
     """May PyTorch's function of this name, with these arguments, call Python that is not PyTorch's?"""
-    values = [*args, *kwargs.values()] if kwargs else args
-    kinds = {*map(type, values)}
+    if name.startswith("register_"):
+        return False
+    kinds: set[type] = set()
+    _add_kinds(kinds, [*args, *kwargs.values()] if kwargs else args, 0)
+    return not kinds <= _PLAIN and any(map(_is_others, kinds - _PLAIN))
+
+
+def _add_kinds(kinds: set[type], values: Iterable[Any], depth: int) -> None:
     for value in values:
-        if type(value) in (list, tuple):
-            kinds.update(map(type, value))
-    return not kinds <= _PLAIN and not name.startswith("register_") and any(map(_is_others, kinds - _PLAIN))
+        kind = type(value)
+        if kind is slice:
+            _add_kinds(kinds, (value.start, value.stop, value.step), depth)
+        elif kind in (list, tuple, dict) and depth < _DEEPEST:
+            # The first ones: a long list is of numbers, all of one kind
+            inner = value.values() if kind is dict else value
+            _add_kinds(kinds, itertools.islice(inner, _MOST_ITEMS), depth + 1)
+        else:
+            kinds.add(kind)
 
 
 def _is_others(kind: type) -> bool:
-    return kind in _FUNCTIONS or kind.__module__.partition(".")[0] not in _KNOWN
+    # A module of PyTorch's may have hooks of the program's
+    of_known = kind.__module__.partition(".")[0] in _KNOWN and not issubclass(kind, torch.nn.Module)
+    return kind in _FUNCTIONS or not of_known
+
+
+def replaced_reader() -> str:
+    """A method that reads tensors in whose place the program has put its own, which a stand-in would hide; "" where there is none."""
+    return next((name for owner, name in _READERS if not is_torchs(original(owner, name))), "")
 
 
 class Fence:
@@ -65,10 +87,10 @@ class Fence:
     def rises(self) -> None:
         with _lock:
             _open.setdefault(self._thread, []).append(self._tell)
-            if not _replaced:
-                _replaced.extend((owner, name, vars(owner).get(name)) for owner, name in _READERS)
-                for owner, name, _ in _replaced:
-                    setattr(owner, name, _telling(getattr(owner, name)))
+            if not _stand_ins:
+                _stand_ins.extend(StandIn(owner, name, _telling) for owner, name in _READERS)
+                for each in _stand_ins:
+                    each.comes()
 
     def falls(self) -> None:
         with _lock:
@@ -78,16 +100,12 @@ class Fence:
             if not known:
                 _open.pop(self._thread, None)
             if not _open:
-                for owner, name, before in _replaced:
-                    if before is not None:
-                        setattr(owner, name, before)
-                    elif name in vars(owner):
-                        delattr(owner, name)
-                _replaced.clear()
+                for each in reversed(_stand_ins):
+                    each.leaves()
+                _stand_ins.clear()
 
 
 def _telling(method: Any) -> Callable[..., Any]:
-    @functools.wraps(method)
     def told(*args: Any, **kwargs: Any) -> Any:
         known = _open.get(threading.get_ident())
         return known[-1](method, args, kwargs) if known else method(*args, **kwargs)
@@ -95,4 +113,4 @@ def _telling(method: Any) -> Callable[..., Any]:
     return told
 
 
-__all__ = ["Fence", "calls_others"]
+__all__ = ["Fence", "calls_others", "replaced_reader"]

@@ -14,9 +14,11 @@ from array import array
 from typing import Any
 
 import torch
+from torch._C import TensorBase
 
 from stowage import _runtime
 from stowage._torch.private import is_fake
+from stowage._torch.stand_ins import with_stand_ins
 
 _MOST_BYTES = 1 << 20  # of a tensor whose elements are told: they pass through Python's hands in every call
 _FORMATS = {  # of struct, per element
@@ -83,11 +85,11 @@ def can_be_told(name: str, tensor: Any) -> bool:
 
 
 def content_of(tensor: torch.Tensor, name: str) -> list[int]:
-    return torch.ops.stowage.content(tensor.detach() if tensor.requires_grad else tensor, name in ARRAYS)
+    return torch.ops.stowage.content(TensorBase.detach(tensor) if tensor.requires_grad else tensor, name in ARRAYS)
 
 
 def number_of(tensor: torch.Tensor) -> Any:
-    return tensor.detach().item()
+    return TensorBase.item(TensorBase.detach(tensor))
 
 
 def bytes_of(tensor: torch.Tensor, words: list[int]) -> bytes:
@@ -108,8 +110,13 @@ def copy_with(tensor: torch.Tensor, content: bytes) -> torch.Tensor:
 
 
 def bytes_in(tensor: torch.Tensor) -> bytes:
-    found: Any = _runtime.unrecorded(lambda: tensor.numpy().tobytes())
+    found: Any = _runtime.unrecorded(lambda: array_over(tensor).tobytes())
     return found
+
+
+def array_over(tensor: torch.Tensor) -> Any:
+    """What tensor.detach().numpy() gives, asked on nobody's behalf."""
+    return with_stand_ins(torch.Tensor, "numpy", TensorBase.numpy)(TensorBase.detach(tensor))
 
 
 def as_list(tensor: torch.Tensor, content: bytes) -> Any:
@@ -135,6 +142,7 @@ __all__ = [
     "POINTERS",
     "TOLD",
     "WHOLE",
+    "array_over",
     "as_list",
     "bytes_in",
     "bytes_of",

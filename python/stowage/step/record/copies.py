@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._C import TensorBase
 
 from stowage._torch.private import is_fake
 
@@ -18,7 +19,7 @@ def can_be_copied(tensor: Any, memo: dict) -> bool:
         return False
     if not tensor.is_leaf or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or tensor.device.type == "meta":
         return False
-    storage = tensor.untyped_storage()
+    storage = TensorBase.untyped_storage(tensor)
     whole = storage.nbytes() == tensor.numel() * tensor.element_size() and tensor.storage_offset() == 0
     if not whole or tensor.grad is not None or tensor.__dict__ or not _dense(tensor):
         return False
@@ -29,15 +30,15 @@ def can_be_copied(tensor: Any, memo: dict) -> bool:
 
 
 def copied(tensor: torch.Tensor, memo: dict) -> torch.Tensor:
-    copies, storage = memo.setdefault(_COPIES, {}), tensor.untyped_storage()
+    copies, storage = memo.setdefault(_COPIES, {}), TensorBase.untyped_storage(tensor)
     with torch.no_grad():
         if (before := copies.get(storage._cdata)) is not None:
-            made = before.detach()
+            made = TensorBase.detach(before)
         else:
             made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-            made.copy_(tensor)
-            copies[storage._cdata] = made.detach()
-            memo.setdefault("torch", {})[storage._cdata] = made.untyped_storage()
+            TensorBase.copy_(made, tensor)
+            copies[storage._cdata] = TensorBase.detach(made)
+            memo.setdefault("torch", {})[storage._cdata] = TensorBase.untyped_storage(made)
     if tensor.requires_grad:
         made.requires_grad_()
     memo[id(tensor)] = made

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch._C import TensorBase
 
 from stowage._torch.private import address, storage_address
 from stowage.step.guards.found import Fading
@@ -123,7 +124,7 @@ def sort_gradients(
 def _alone_in_its_storage(grad: torch.Tensor, sharing: Counter) -> bool:
     return (
         grad.layout == torch.strided
-        and grad.untyped_storage().nbytes() == grad.nbytes
+        and TensorBase.untyped_storage(grad).nbytes() == grad.nbytes
         and sharing[storage_address(grad)] == 1
     )
 

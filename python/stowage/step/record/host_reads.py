@@ -18,17 +18,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch._C import TensorBase
 from torch.overrides import TorchFunctionMode
 
 from stowage import _runtime
 from stowage._torch.private import address, heard_by, is_fake
-from stowage._torch.replaced import asked_for
+from stowage._torch.replaced import meant
 from stowage.step.record import tensor_of
 from stowage.step.record.content import (
     ARRAYS,
     POINTERS,
     TOLD,
     WHOLE,
+    array_over,
     bytes_of,
     can_be_told,
     content_of,
@@ -114,19 +116,20 @@ class HostReads(TorchFunctionMode):
         self.numbers: list[Number] = []  # for which the step has asked by a method of a tensor
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        told_of, func = func, meant(func)
         name = getattr(func, "__name__", "")
         if name in _COMPOSITES:
             self._note(name, args, kwargs or {})
             self._recorder.fills(True)
             try:
-                return asked_for(func, args, kwargs or {})
+                return func(*args, **(kwargs or {}))
             finally:
                 self._recorder.fills(False)
         elif name in TOLD and is_read(name, args):
             return self._told(func, name, args, kwargs or {})
         elif name in NAMES and self._whole_contents and args and not kwargs:
-            value = asked_for(func, args, {})
-            if func is getattr(torch._C.TensorBase, name):
+            value = func(*args)
+            if told_of is getattr(torch._C.TensorBase, name):
                 asked = number(self._recorder.latest_op(), name, args[0], value, sys._getframe(1), self._step)
                 self.numbers.append(asked)
             return value
@@ -144,7 +147,7 @@ class HostReads(TorchFunctionMode):
                 self._note_version(args[0])
             elif attribute in _OF_ARGUMENT and args and id(args[0]) in self._arguments:
                 self.asked = self.asked or f"it asks of an argument {_OF_ARGUMENT[attribute]}"
-        return asked_for(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
 
     def _note(self, name: str, args: tuple, kwargs: dict) -> None:
         if name in _PACKED and not (
@@ -171,9 +174,9 @@ class HostReads(TorchFunctionMode):
         result: Any = _runtime.unrecorded(lambda: func(*args, **kwargs))
         if name not in ARRAYS:
             return result
-        if result.ctypes.data == tensor.data_ptr():
+        if result.ctypes.data == TensorBase.data_ptr(tensor):
             gone = functools.partial(self._recorder.array_gone, teller)
-            same = _runtime.unrecorded(lambda: tensor.detach().numpy())
+            same = _runtime.unrecorded(lambda: array_over(tensor))
             self._arrays.add(result, same, bytes_of(tensor, words), gone)
         else:  # converted, so it is a copy
             self._recorder.array_gone(teller)

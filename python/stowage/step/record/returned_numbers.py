@@ -71,9 +71,7 @@ def _leaf_at(result: Any, path: Path, value: Any) -> int | None:
     def marked(part: Any, rest: Path) -> Any:
         if not rest:
             return mark if part is value else None
-        if type(part) not in (tuple, list, dict):
-            return None
-        inner = marked(part[rest[0]], rest[1:])
+        inner = marked(_item(part, rest[0]), rest[1:])
         if inner is None:
             return None
         items = dict(part) if isinstance(part, dict) else dict(enumerate(part))
@@ -84,6 +82,14 @@ def _leaf_at(result: Any, path: Path, value: Any) -> int | None:
     return (
         None if with_mark is None else next((i for i, leaf in enumerate(flatten(with_mark)[0]) if leaf is mark), None)
     )
+
+
+def _item(part: Any, key: Any) -> Any:
+    """None where it has none: of several results, this is another."""
+    if type(part) is dict:
+        return part.get(key)
+    there = type(part) in (tuple, list) and type(key) is int and 0 <= key < len(part)
+    return part[key] if there else None
 
 
 # ---- The functions around

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch._C import TensorBase
 from torch.overrides import TorchFunctionMode
 
 from stowage import _runtime
@@ -32,14 +33,15 @@ from stowage._torch.private import (
     storage_address,
     within_function_mode,
 )
-from stowage._torch.replaced import asked_for, is_of_torch
+from stowage._torch.replaced import is_of_torch, meant
 from stowage.step.guards.reads import has_handlers, reads
 from stowage.step.record import tensor_of
-from stowage.step.record.called_back import Fence, calls_others
+from stowage.step.record.called_back import Fence, calls_others, replaced_reader
 from stowage.step.record.content import (
     POINTERS,
     TOLD,
     WHOLE,
+    array_over,
     as_list,
     bytes_in,
     bytes_of,
@@ -56,18 +58,18 @@ from stowage.step.record.copies import can_be_copied, copied
 class ToldContents(TorchFunctionMode):
     """While the step's Python runs over shells, which have no content: a Matcher's."""
 
-    def __init__(self, matcher: Any, shared: Iterable[Any] = (), fences: bool = True):
-        """shared: arrays over memory that kernels read, which are not to be written meanwhile. fences: what PyTorch calls back
-        is told, too; not where a budget may open in it, which replaces the same methods."""
+    def __init__(self, matcher: Any, shared: Iterable[Any] = ()):
+        """shared: arrays over memory that kernels read, which are not to be written meanwhile."""
         self._matcher = matcher
         self.handed_out = False  # memory, which no recording can do
         self._aside = False
-        self._fences, self._telling = fences, False
+        self._telling = False
         self._arrays: list[Any] = []  # references that tell when one is gone
         self._copies: dict[tuple, torch.Tensor] = {}
         self._shared = [(array, buffer_digest(array)) for array in shared]
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        func = meant(func)
         name = getattr(func, "__name__", "")
         if name == "__deepcopy__" and not self._matcher.left and can_be_copied(*args):
             return copied(*args)
@@ -85,12 +87,14 @@ class ToldContents(TorchFunctionMode):
             self._matcher.leave(f"Tensor.{name}() inside the step")
         if not told or self._matcher.left:
             before = self._matcher.matched
-            others = self._fences and not self._matcher.left and calls_others(name, args, kwargs)
+            others = not self._matcher.left and calls_others(name, args, kwargs)
+            if others and (replaced := replaced_reader()):
+                self._matcher.leave(f"{name}() calls Python of the program's, which may read by its own {replaced}()")
             fence = Fence(self._called_back) if others else None
             try:
                 if fence is not None:
                     _runtime.uninterrupted(fence.rises)
-                return asked_for(func, args, kwargs or {})
+                return func(*args, **(kwargs or {}))
             except RuntimeError as error:
                 if self._matcher.left or _runtime.SHELL_TEXT not in str(error):
                     raise
@@ -103,7 +107,7 @@ class ToldContents(TorchFunctionMode):
                     _runtime.uninterrupted(fence.falls)
             self.handed_out = True
             self._matcher.leave(f"Tensor.{name}() inside the step")
-            return asked_for(func, args, kwargs or {})
+            return func(*args, **(kwargs or {}))
         content = bytes_of(args[0], content_of(args[0], name))
         if self._matcher.left:  # by asking
             return func(*args, **(kwargs or {}))
@@ -117,7 +121,7 @@ class ToldContents(TorchFunctionMode):
         if memory is None:
             self._matcher.leave(f"Tensor.{name}() of memory that waits elsewhere")
             return func(*args, **(kwargs or {}))
-        made = _runtime.unrecorded(memory.numpy)
+        made = _runtime.unrecorded(lambda: array_over(memory))
         number = self._matcher.array_made(address(memory), address(args[0]), is_shell(args[0]))
         self._arrays.append(weakref.ref(made, lambda _: self._matcher.array_gone(number)))
         dtype = (kwargs or {}).get("dtype", args[1] if name == "__array__" and len(args) > 1 else None)
@@ -132,7 +136,7 @@ class ToldContents(TorchFunctionMode):
             if key not in self._copies or bytes_in(self._copies[key]) != content:
                 self._copies[key] = copy_with(tensor, content)
             return self._copies[key]
-        memory: Any = _runtime.unrecorded(tensor.detach)
+        memory: Any = _runtime.unrecorded(lambda: TensorBase.detach(tensor))
         if bytes_in(memory) == content:
             return memory
         return None if self._matcher.array_stays else copy_with(tensor, content)
@@ -191,11 +195,7 @@ def _ran_others_python(error: BaseException) -> bool:
     while passed is not None:
         codes.append(passed.tb_frame.f_code)
         passed = passed.tb_next
-    return not all(
-        is_of_torch(code)
-        for code in codes
-        if code not in (ToldContents.__torch_function__.__code__, asked_for.__code__)
-    )
+    return not all(is_of_torch(code) for code in codes if code is not ToldContents.__torch_function__.__code__)
 
 
 __all__ = ["ToldContents"]

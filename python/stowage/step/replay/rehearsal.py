@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._C import TensorBase
 
 from stowage import _runtime
 from stowage._torch.private import address, flatten, local_tensor
@@ -34,5 +35,5 @@ class Rehearsal:
 
 def _described(t: torch.Tensor) -> tuple:
     """Equal for tensors of the same shape, dtype and bytes (so a NaN equals itself)."""
-    plain = local_tensor(t).detach().resolve_conj().resolve_neg().contiguous()
+    plain = TensorBase.detach(local_tensor(t)).resolve_conj().resolve_neg().contiguous()
     return t.shape, t.dtype, _runtime.digest(address(plain))

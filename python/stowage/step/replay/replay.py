@@ -435,7 +435,7 @@ class Replay:
                 executors = [replay.executor if replay.trusted else None for replay in (self, *others)]
                 arrays = [array for replay in (self, *others) for array in replay.recording.arrays]
                 arrays += passing
-                contents = ToldContents(matcher, arrays, fences=eager is None)
+                contents = ToldContents(matcher, arrays)
                 around = run_within if eager is not None else None
                 decided = [not replay.undecided for replay in (self, *others)]
                 matcher.begin_step(
