@@ -216,6 +216,9 @@ void bind_matcher(nb::module_& m) {
           "is_behind", [](const rt::Matcher& matcher, Address tensor) { return matcher.is_behind(tensor_at(tensor)); },
           "tensor"_a, "Would what has been matched so far write it? Its memory does not show that yet.")
       .def(
+          "touches", [](const rt::Matcher& matcher, Address tensor) { return matcher.touches(tensor_at(tensor)); },
+          "tensor"_a, "Would what has been matched so far read it or write it?")
+      .def(
           "array_made",
           [](rt::Matcher& matcher, Address memory, Address tensor, bool is_shell) {
             return matcher.array_made(tensor_at(memory), tensor_at(tensor), is_shell);

@@ -431,6 +431,9 @@ class Matcher:
         Would what has been matched so far write it? Its memory does not show that yet.
         """
 
+    def touches(self, tensor: int) -> bool:
+        """Would what has been matched so far read it or write it?"""
+
     def array_made(self, memory: int, tensor: int, is_shell: bool) -> int: ...
 
     def array_gone(self, number: int) -> None: ...

@@ -24,6 +24,9 @@ and that it keeps no address.
   unseen, and a budget does not see them at all; so a run that is recorded or matched, or within a budget, has none: the
   check comes with the region's next other run.
 
+- ``torch._dynamo.trace_rules.add``: packages whose functions Dynamo leaves as they are. Those of this one run in the midst of
+  regions, where a number is asked for.
+
 Dynamo's guards compare the dispatch keys of tensors, which differ while a step is recorded: the calls that are not
 recorded run with these keys as well (``run_alike``), or each region would be compiled twice. So do all calls of a step with
 a budget have the key by which that watches, and all of a budget's block where the compiler is in use.
@@ -262,6 +265,15 @@ def _listen() -> None:
 
 
 when_imported("torch._dynamo.callback", _listen)
+
+
+def _is_not_compiled() -> None:
+    add = getattr(sys.modules["torch._dynamo.trace_rules"], "add", None)
+    for package in ("stowage.step", "stowage.eviction", "stowage._torch") if add else ():
+        add(package)
+
+
+when_imported("torch._dynamo.trace_rules", _is_not_compiled)
 
 
 def _put_off_first_check() -> None:

@@ -375,16 +375,17 @@ Matcher::Place Matcher::place_of(const at::Tensor& tensor) const {
   return {};
 }
 
-bool Matcher::is_behind(const at::Tensor& tensor) const {
+bool Matcher::has_access(const at::Tensor& tensor, bool only_writes) const {
   const BlockId block = place_of(tensor).block;
   if (mode_ != Mode::kStep || !block.valid()) return false;
-  return std::any_of(
-      tape_->ops.begin(), tape_->ops.begin() + static_cast<std::ptrdiff_t>(cursor_), [&](const TapeOp& op) {
-        bool writes = false;
-        for_each_access(*tape_, op,
-                        [&](BlockId of, Access access) { writes |= of == block && access == Access::kWrite; });
-        return writes;
-      });
+  return std::any_of(tape_->ops.begin(), tape_->ops.begin() + static_cast<std::ptrdiff_t>(cursor_),
+                     [&](const TapeOp& op) {
+                       bool found = false;
+                       for_each_access(*tape_, op, [&](BlockId of, Access access) {
+                         found |= of == block && (access == Access::kWrite || !only_writes);
+                       });
+                       return found;
+                     });
 }
 
 bool Matcher::writes_under_array(const TapeOp& op) const {

@@ -135,7 +135,9 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   // Could the ops since then be asked for once more, and give the same? None of them writes or draws.
   [[nodiscard]] bool repeatable_since(std::int64_t matched) const;
   // Of a step that has not left: would what has been matched so far write it? Its memory does not show that yet.
-  [[nodiscard]] bool is_behind(const at::Tensor& tensor) const;
+  [[nodiscard]] bool is_behind(const at::Tensor& tensor) const { return has_access(tensor, true); }
+  // And that: would it read or write it?
+  [[nodiscard]] bool touches(const at::Tensor& tensor) const { return has_access(tensor, false); }
   // Did the recorded step still hold, at its end, the array that the latest op is for?
   [[nodiscard]] bool array_stays() const { return cursor_ > 0 && tape_->ops[cursor_ - 1].array_until < 0; }
   // Python is given a NumPy array over `memory`, which is the tensor's own or a copy (arrays.h); the answer is the array's
@@ -271,6 +273,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   void take_back_numbers();
   void match(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void match_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  [[nodiscard]] bool has_access(const at::Tensor& tensor, bool only_writes) const;
   [[nodiscard]] bool writes_under_array(const TapeOp& op) const;
   bool same_tensors(const TensorRef& ref, const c10::IValue& value, bool real) const;
   [[nodiscard]] bool fits_by_value(const Slot& slot, const at::Tensor& tensor, const Place& place) const;

@@ -3,9 +3,12 @@ tells them numbers is."""
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import concurrent.futures
 import functools
 import itertools
+import multiprocessing.pool
 import queue
 import threading
 
@@ -123,3 +126,177 @@ def test_threads_see_eagers_numbers(tell):
         assert step.stats()["planned_steps"] >= 4
     else:
         assert "thread" in step.refusal
+
+
+# ---- What a thread comes to by a global name, an object, a class: each way of handing it over, in each call or in some
+
+
+class Trainer:
+    """Whose methods threads run."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.net = nn.Linear(4, 4)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.1)
+        self.box, self.seen, self.name = {"optimizer": self.optimizer}, [], "a name"
+        self.data = torch.randn(8, 4)
+        self.pool = concurrent.futures.ThreadPoolExecutor(1)
+        self.threads = multiprocessing.pool.ThreadPool(1)
+
+    def looks(self):
+        self.seen.append(self.net.weight.sum().item())
+
+    def saves(self):
+        self.seen.append({k: v.tolist() for k, v in self.net.state_dict().items()})
+
+    def updates(self):
+        self.box["optimizer"].step()
+
+    def tells(self):  # nothing of the step's
+        self.seen.append(self.name)
+
+    def loads(self):
+        self.seen.append(self.data[0].tolist())
+
+
+class Job(threading.Thread):
+    def __init__(self, trainer, what):
+        super().__init__()
+        self.trainer, self.what = trainer, what
+
+    def run(self):
+        getattr(self.trainer, self.what)()
+
+
+class Called:
+    def __init__(self, trainer, what):
+        self._call = getattr(trainer, what)
+
+    def __call__(self):
+        self._call()
+
+
+TRAINER = None  # found by its name
+
+
+def by_name(what):
+    return {"looks": _looks, "saves": _saves, "updates": _updates, "tells": _tells, "loads": _loads}[what]
+
+
+def _looks():
+    TRAINER.looks()
+
+
+def _saves():
+    TRAINER.saves()
+
+
+def _updates():
+    TRAINER.updates()
+
+
+def _tells():
+    TRAINER.tells()
+
+
+def _loads():
+    TRAINER.loads()
+
+
+def joined(thread):
+    thread.start()
+    thread.join()
+
+
+def low_level(function):
+    done = threading.Lock()
+    done.acquire()
+
+    def run():
+        function()
+        done.release()
+
+    _thread.start_new_thread(run, ())
+    done.acquire(timeout=10)
+
+
+WAYS = {
+    "method": lambda t, what: joined(threading.Thread(target=getattr(t, what))),
+    "by name": lambda t, what: joined(threading.Thread(target=by_name(what))),
+    "closure": lambda t, what: joined(threading.Thread(target=lambda: getattr(t, what)())),
+    "partial": lambda t, what: joined(threading.Thread(target=functools.partial(getattr(t, what)))),
+    "argument": lambda t, what: joined(threading.Thread(target=Called.__call__, args=(Called(t, what),))),
+    "object": lambda t, what: joined(threading.Thread(target=Called(t, what))),
+    "class of threads": lambda t, what: joined(Job(t, what)),
+    "timer": lambda t, what: joined(threading.Timer(0, getattr(t, what))),
+    "pool": lambda t, what: t.pool.submit(getattr(t, what)).result(),
+    "pool by name": lambda t, what: t.pool.submit(by_name(what)).result(),
+    "map": lambda t, what: list(t.pool.map(lambda f: f(), [getattr(t, what)])),
+    "pool of threads": lambda t, what: t.threads.apply(by_name(what)),
+    "mapped by threads": lambda t, what: t.threads.map(lambda f: f(), [getattr(t, what)]),
+    "lazily mapped": lambda t, what: list(t.threads.imap(lambda f: f(), [getattr(t, what)])),
+    "coroutine": lambda t, what: asyncio.run(asyncio.to_thread(by_name(what))),
+    "of C": lambda t, what: low_level(by_name(what)),
+}  # fmt: skip
+DYNAMIC = ("closure", "class of threads")  # code that names no attribute may read any
+
+
+def with_work(way, what, calls_with_it, compiled):
+    global TRAINER
+    TRAINER = trainer = Trainer()
+    calls = itertools.count()
+
+    def step(x):
+        loss = trainer.net(x).square().mean()
+        trainer.optimizer.zero_grad()
+        loss.backward()
+        here = next(calls) in calls_with_it
+        if what != "updates" or not here:
+            trainer.optimizer.step()
+        if here:
+            WAYS[way](trainer, what)
+        return loss.detach()
+
+    run = stowage.compile(step) if compiled else step
+    data = torch.Generator().manual_seed(1)
+    losses = [run(torch.randn(3, 4, generator=data)).item() for _ in range(16)]
+    trainer.pool.shutdown()
+    trainer.threads.terminate()
+    return (losses, trainer.seen, trainer.net.weight.tolist()), run
+
+
+@pytest.mark.filterwarnings("ignore:stowage")
+@pytest.mark.parametrize("when", ["each", "some"])
+@pytest.mark.parametrize("what", ["looks", "saves", "updates", "tells", "loads"])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_thread_comes_to(way, what, when):
+    calls_with_it = range(16) if when == "each" else (8, 9, 14)
+    expected, _ = with_work(way, what, calls_with_it, False)
+    got, step = with_work(way, what, calls_with_it, True)
+    assert got == expected
+    if when == "some":
+        assert step.stats()["planned_steps"] >= 5
+    elif what in ("tells", "loads") and way not in DYNAMIC:
+        assert step.stats()["planned_steps"] >= 10, step.refusal
+    elif what not in ("tells", "loads"):
+        assert "thread" in step.refusal
+
+
+def test_a_thread_that_changes_what_the_step_has_read():
+    """The step's kernels before it read what was there then."""
+
+    def trained(compiled):
+        noise, seen = torch.zeros(4), []
+        pool = concurrent.futures.ThreadPoolExecutor(1)
+
+        def step(x):
+            before = x * (noise + 1)
+            pool.submit(noise.add_, 1).result()
+            return before.sum() + (x * noise).sum()
+
+        run = stowage.compile(step) if compiled else step
+        for call in range(8):
+            seen.append(run(torch.full((4,), float(call))).item())
+        return seen
+
+    assert trained(True) == trained(False)

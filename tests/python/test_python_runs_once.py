@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import array
 import collections
+import contextvars
+import ctypes
 import functools
 import io
 import itertools
@@ -14,6 +16,7 @@ import random
 import sys
 import tempfile
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -93,6 +96,83 @@ def moved_on():
         lambda: int(own.integers(99)),
         lambda: torch.rand(2, generator=generator).tolist(),
         *(functools.partial(next, iterator) for iterator in of_iterators),
+        *kept_elsewhere(),
+    ]
+
+
+class Key:
+    pass
+
+
+class Pair(ctypes.Structure):
+    _fields_ = (("a", ctypes.c_int), ("b", ctypes.c_double))
+
+
+KEY = Key()
+
+
+def kept_elsewhere():
+    """As moved_on(), of what keeps its state in a way of its own; each can be set back."""
+    held, number = [Key() for _ in range(99)], ctypes.c_int(0)
+    weak, values, weakly = weakref.WeakKeyDictionary({KEY: 0}), weakref.WeakValueDictionary(), weakref.WeakSet()
+    ordered, plain = collections.OrderedDict(a=1, b=2, c=3), {"a": 1, "b": 2, "c": 3}
+    pair, numbers, shown = Pair(0, 0.0), (ctypes.c_int * 3)(), memoryview(bytearray(4))
+    variable = contextvars.ContextVar("variable")
+    variable.set(0)
+
+    def of_variable():
+        variable.set(variable.get() + 1)
+        return variable.get()
+
+    def of_weak():
+        weak[KEY] += 1
+        return weak[KEY]
+
+    def of_values():
+        values[len(values)] = held[len(values)]
+        return len(values)
+
+    def of_set():
+        weakly.add(held[len(weakly)])
+        return len(weakly)
+
+    def of_order():
+        ordered.move_to_end(next(iter(ordered)))
+        return list(ordered)
+
+    def of_plain_order():
+        first = next(iter(plain))
+        plain[first] = plain.pop(first)
+        return list(plain)
+
+    def of_number():
+        number.value += 1
+        return number.value
+
+    def of_structure():
+        pair.a += 1
+        pair.b += 0.5
+        return pair.a, pair.b
+
+    def of_numbers():
+        numbers[1] += 1
+        return list(numbers)
+
+    def of_view():
+        shown[2] += 1
+        return shown.tolist()
+
+    return [
+        of_variable,
+        of_weak,
+        of_values,
+        of_set,
+        of_order,
+        of_plain_order,
+        of_number,
+        of_structure,
+        of_numbers,
+        of_view,
     ]
 
 
@@ -286,6 +366,55 @@ def test_what_a_run_has_changed_is_set_back_or_noticed(index):
     random.setstate(drawn)
     np.random.set_state(of_numpy)
     assert str(after) == str(twin()), index
+
+
+@pytest.mark.filterwarnings("ignore:stowage")
+@pytest.mark.parametrize("check", ["auto", "always", "never"])
+@pytest.mark.parametrize("index", range(len(kept_elsewhere())))
+def test_a_kernels_error_that_is_caught(index, check):
+    """The step's Python runs again, from where it began."""
+
+    def run(compiled):
+        torch.manual_seed(0)
+        net, advance = nn.Linear(3, 1), kept_elsewhere()[index]
+        optimizer = torch.optim.SGD(net.parameters(), 0.05)
+
+        def step(x, a):
+            told.append(str(advance()))
+            loss = net(x).square().mean()
+            try:
+                torch.linalg.cholesky(a)
+            except RuntimeError:
+                loss = loss * 2
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        told, step_ = [], stowage.compile(step, check=check) if compiled else step
+        data = torch.Generator().manual_seed(1)
+        losses = [
+            step_(torch.randn(4, 3, generator=data), torch.eye(3) * (-1 if call in (5, 9, 13) else 1)).item()
+            for call in range(16)
+        ]
+        return losses, told
+
+    assert run(True) == run(False)
+
+
+def test_a_variable_that_was_not_set_is_said():
+    variable = contextvars.ContextVar("variable")
+
+    class World:
+        def reached(self):
+            return [variable]
+
+    def run():
+        state = PythonState(World())
+        variable.set(1)
+        return state.put_back()
+
+    assert contextvars.copy_context().run(run) == "ContextVar"
 
 
 def everything_within(function):

@@ -299,7 +299,7 @@ def generated(rng):
         lines += [f"t{i} = y.{ASKED[asked]}", f"n{i} = {asked.format(t=f't{i}')}"]
         name = f"n{i}"
         for j in range(rng.randrange(3)):
-            kind = rng.randrange(14)
+            kind = rng.randrange(15)
             other = f"m{i}_{j}"
             if kind == 0:
                 lines.append(f"{other} = {name}")
@@ -333,6 +333,11 @@ def generated(rng):
             elif kind == 11:
                 lines += ["try:", f"    {other} = {name}", "finally:"]
                 lines += [rng.choice(["    held.last = 1", f"    if {name} > 30: held.log.append({j})"])]
+            elif kind == 14:  # handlers of errors that are raised in handlers
+                raises = rng.choice(["try: raise", "try: {}[0]", "try: raise ValueError"])
+                lines += ["try:", f"    {other} = {name}", f"    {{}}[{j}]", "except KeyError:", f"    {raises}"]
+                lines += [rng.choice(["    except Exception:", "    except (KeyError, ValueError):"])]
+                lines += [rng.choice(["        pass", f"        if {name} > 30: held.log.append({j})"])]
             elif kind == 12:
                 lines += [f"def f{i}(n): return n", f"{other} = f{i}({name})"]
             else:

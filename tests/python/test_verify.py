@@ -2,6 +2,7 @@
 everything as it was."""
 
 import ctypes
+import itertools
 import random
 
 import pytest
@@ -32,6 +33,30 @@ def test_equal_and_untouched(name, strict):
     assert "equal, bit for bit, in 8 calls" in str(found)
     assert not differs(before, loop.state())
     assert all((a is None and b is None) or torch.equal(a, b) for a, b in zip(gradients, loop.gradients()))
+
+
+def test_what_cannot_be_put_back_is_said():
+    torch.manual_seed(1)
+    model, count, given = nn.Linear(8, 5), itertools.count(), iter([nn.Linear(8, 5) for _ in range(99)])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(batch):
+        next(count)
+        optimizer.zero_grad()
+        model(batch[0]).pow(2).mean().backward()
+        optimizer.step()
+
+    found = stowage.verify(step, BATCHES)
+    assert found.left == "count" and str(found).endswith("not put back to where it was: count")
+
+    def grows(batch):
+        optimizer.zero_grad()
+        model(batch[0]).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.add_param_group({"params": list(next(given).parameters())})
+
+    stowage.verify(grows, BATCHES)
+    assert len(optimizer.param_groups) == 1
 
 
 def test_a_step_that_counts_in_python_and_draws():

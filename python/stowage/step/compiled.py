@@ -39,6 +39,7 @@ from stowage.step.latest_plan import LatestPlan
 from stowage.step.reach.places import Held, held_places
 from stowage.step.reach.python_state import PythonState
 from stowage.step.reach.world import World
+from stowage.step.record import other_threads
 from stowage.step.record.recording import Recording, record
 from stowage.step.replay.repetition import told_to_repeat
 from stowage.step.replay.replay import KEEPS_LOST_STATES, Mismatch, Replay
@@ -102,6 +103,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         self._forgetting = Forgetting(self._budget is not None)
         self._warned: list[Warning] = []  # that the user's filters make errors of, for the next call to raise
         swapping.holders.add(self)
+        other_threads.install()
         self._own = frozenset(self.__dict__)
 
     # ---- Calling

@@ -44,6 +44,7 @@ class Verification:
         op: the first operator that made something else in the plan, with the line of the user's code, where that could
             be told, or "".
         refusal: why the step is not planned, or "".
+        left: what of the step's Python could not be put back to where it was, an iterator of C for one, or "".
     """
 
     equal: bool
@@ -53,11 +54,15 @@ class Verification:
     difference: str = ""
     op: str = ""
     refusal: str = ""
+    left: str = ""
 
     def __bool__(self) -> bool:
         return self.equal and self.planned_calls > 0
 
     def __str__(self) -> str:
+        return self._found() + (f"; not put back to where it was: {self.left}" if self.left else "")
+
+    def _found(self) -> str:
         where = f"; the first operator that differs is {self.op}" if self.op else ""
         if not self.equal:
             return f"different: {self.difference}{where}"
@@ -74,7 +79,7 @@ def verify(
     After each call every parameter, buffer, gradient, tensor and number of an optimizer, scheduler, result and the
     generator are compared. Afterwards model, optimizers, schedulers, generators and what the step reaches in Python
     (counters, lists, attributes) are as before, whatever happened; what is outside Python (prints, files, queues) stays
-    done. Needs host memory for one copy of the state, and the time of three times the calls.
+    done, and ``left`` names what C keeps to itself and cannot be set back (itertools.count, a generator). Needs host memory for one copy of the state, and the time of three times the calls.
 
     Args:
         step: the training step, as compile() takes it, or what compile() has made of one. Each batch is passed as its
@@ -99,23 +104,30 @@ def verify(
     calls = [given[i % len(given)] for i in range(max(len(given), _LEAST_CALLS))]
     state = _Before(World(function, objects_of(tuple(given), {})))
     try:
-        eager = list(_run(function, calls, state))
-        state.put_back()
-        compiled = compile(function, budget, strict=strict)
-        compiled._room = dataclasses.replace(compiled._room, looks="paranoid" if strict == "paranoid" else "closely")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = _compare(eager, _run(compiled, calls, state), compiled)
-        if found.call >= 0 and not found.op:
-            state.put_back()
-            again = zip(eager, _run(function, calls[: found.call + 1], state))
-            if any(_first_difference(a, b) for a, b in again):
-                return dataclasses.replace(
-                    found, difference=found.difference + ", but the step does not repeat itself eagerly either"
-                )
-        return found
+        found = _verified(function, calls, state, budget, strict)
     finally:
+        left = state.put_back()
+    return dataclasses.replace(found, left=left)
+
+
+def _verified(
+    function: Callable, calls: list[Any], state: _Before, budget: int | str | None, strict: bool | str
+) -> Verification:
+    eager = list(_run(function, calls, state))
+    state.put_back()
+    compiled = compile(function, budget, strict=strict)
+    compiled._room = dataclasses.replace(compiled._room, looks="paranoid" if strict == "paranoid" else "closely")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = _compare(eager, _run(compiled, calls, state), compiled)
+    if found.call >= 0 and not found.op:
         state.put_back()
+        again = zip(eager, _run(function, calls[: found.call + 1], state))
+        if any(_first_difference(a, b) for a, b in again):
+            return dataclasses.replace(
+                found, difference=found.difference + ", but the step does not repeat itself eagerly either"
+            )
+    return found
 
 
 Seen = dict[str, Any]  # what a call leaves, by name: digests of tensors, or numbers
@@ -165,12 +177,14 @@ class _Before:
         self._python = PythonState(world)
         self._memory = [(p, p.detach()) for p in world.parameters()]
 
-    def put_back(self) -> None:
-        self._python.put_back()
+    def put_back(self) -> str:
+        """See PythonState."""
+        left = self._python.put_back()
         for p, memory in self._memory:
             if storage_address(p) != storage_address(memory):
                 p.data = memory
         self._state.put_back()
+        return left
 
     def seen(self, result: Any) -> Seen:
         """After a call: the results come first, then gradients, parameters, buffers, what optimizers, schedulers and

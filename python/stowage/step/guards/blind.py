@@ -15,7 +15,6 @@ import types
 from typing import Any
 
 from stowage.step.guards.reads import PACKAGES, STANDARD_FOLDERS, is_library
-from stowage.step.guards.threads import HANDS_TO_THREAD, WAITS_FOR_THREAD
 
 # Functions of these modules, by what they do; None: all of them.
 _CLOCK = {"time": None}
@@ -98,6 +97,8 @@ ORDERS_WORK = "uses streams or events of a device"
 # Nor that: shells have no memory, and that of other tensors is behind until the step has been executed.
 HANDS_OUT_MEMORY = "hands a tensor's memory to other libraries"
 REACHES_MEMORY = "may read or write the memory of tensors by its address"
+HANDS_TO_THREAD = "hands tensors to another thread"
+WAITS_FOR_THREAD = "waits for another thread in mid-step"
 NEVER_PLANNED = (ORDERS_WORK, HANDS_OUT_MEMORY, REACHES_MEMORY, HANDS_TO_THREAD, WAITS_FOR_THREAD)
 # Of ctypes: functions that take an address, and ways to functions of C. And types of C whose objects stand for either
 _BY_ADDRESS = ("memmove", "memset", "string_at", "wstring_at", "memoryview_at", "cast", "CDLL", "PyDLL", "cdll", "pydll", "pythonapi",
@@ -180,7 +181,12 @@ def matters(function: Any) -> bool:
     if isinstance(owner, type):
         name = function.__name__
         return _clock_of_class(owner, name) or _takes_an_address(owner, name) or _unknown(module_of(owner))
-    if draws(owner) or _orders_work(owner) or (type(owner).__name__, function.__name__) in _TELLING:
+    if (
+        draws(owner)
+        or _orders_work(owner)
+        or _wakes(owner, function.__name__)
+        or (type(owner).__name__, function.__name__) in _TELLING
+    ):
         return True
     module = module_of(type(owner))
     return module in ("_io", "mmap", "_ctypes", "_socket") or _unknown(module)
@@ -232,6 +238,8 @@ def why(function: Any, caller: types.CodeType) -> str:
         )
     if _orders_work(owner):
         return f"{ORDERS_WORK} ({type_name(type(owner))}.{function.__name__}) {where}"
+    if by_user and _wakes(owner, function.__name__):  # what it is given cannot be seen
+        return f"{HANDS_TO_THREAD} (SimpleQueue.{function.__name__}) {where}"
     if (by_anyone := _TELLING.get((type(owner).__name__, function.__name__))) is not None and (by_anyone or by_user):
         return f"asks what a {type(owner).__name__} keeps to itself ({function.__name__}) {where}"
     module = module_of(type(owner))
@@ -301,6 +309,11 @@ def _asks_for_somebody(caller: types.CodeType) -> bool:
         return False
     parts = place.removesuffix(".py").split(os.sep)
     return not any(name in parts for name in _WAITERS)
+
+
+def _wakes(owner: Any, name: str) -> bool:
+    """A thread that waits for what comes."""
+    return type(owner).__name__ == "SimpleQueue" and name in ("put", "put_nowait")
 
 
 def _orders_work(owner: Any) -> bool:

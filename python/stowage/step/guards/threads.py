@@ -1,68 +1,163 @@
-"""What a step's Python has to do with other threads. They see memory as it is: over shells there is none, and what lasts is as
-before the call until that has been executed. So a step is not planned that
+"""Which tensors another thread may come to by what it is handed: a function, a bound method, a thread, any object.
 
-    hands a tensor to a thread      queue.put(tensor), pool.submit(function, tensor), Thread(target=what holds a model)
-    waits for one after kernels     queue.join(), event.wait(): a thread that was there before reads what lasts
+    function ──▶ closure, defaults, globals that its code names       object ──▶ attributes that such code reads
+    partial, bound method ──▶ what it calls, and on what              list, dict, ... ──▶ items
 
-O(what is handed over)."""
+What libraries keep for themselves is left out. O(objects)."""
 
 from __future__ import annotations
 
-import concurrent.futures as futures
+import collections
 import functools
-import queue
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-HANDS_TO_THREAD = "hands a tensor to another thread"
-WAITS_FOR_THREAD = "waits for another thread in mid-step"
-_DEEPEST = 4
+from stowage._core import class_dict, python_class
+from stowage.step.guards.blind import module_of
+from stowage.step.guards.objects import dict_of, shape_of
+from stowage.step.guards.reads import is_library, is_library_module, is_standard, reads
+
+_MOST_OBJECTS = 20_000
+_ITEMS = (list, tuple, set, frozenset, collections.deque)
+_CALLED = ("__call__", "__enter__", "__exit__", "run")  # of an object, without being named
+_CALLED_OF_CLASS = ("__init__", "__new__", *_CALLED)
 
 
-def _code(function: Callable) -> types.CodeType:
-    return function.__code__  # type: ignore[attr-defined]
+def tensors_within_reach(values: Iterable[Any]) -> list[torch.Tensor] | None:
+    """With their gradients, and those that modules and optimizers hold. None where that are too many objects to tell."""
+    search = _Search()
+    search.add(*values)
+    return search.tensors if search.ends() else None
 
 
-_START = _code(threading.Thread.start)  # waits until the thread runs
-_HANDS = {_START, *(_code(f) for f in (queue.Queue.put, futures.ThreadPoolExecutor.submit))}
-_WAITS = {_code(f) for f in (queue.Queue.join, threading.Event.wait, threading.Barrier.wait)}
+class _Search:
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._seen: dict[int, Any] = {}  # with the object, whose id stays its own
+        self._classes: set[type] = set()  # of objects
+        self._todo: list[Any] = []
+        self._names: set[str] = set()  # of attributes that code which was met reads
+        self._any_name = False
+        self._waiting: dict[str, list[Any]] = {}  # attributes that no such code has read so far
 
+    def add(self, *values: Any) -> None:
+        for value in values:
+            if id(value) not in self._seen:
+                self._seen[id(value)] = value
+                self._todo.append(value)
 
-def between_threads(code: types.CodeType, frame: types.FrameType, ops: int) -> str:
-    """Why no plan can be, or "": ``code`` is about to run in ``frame``, after so many operators of the step."""
-    name = getattr(code, "co_qualname", code.co_name)
-    caller = frame.f_back
-    if code in _WAITS and ops > 0 and (caller is None or caller.f_code is not _START):
-        return f"{WAITS_FOR_THREAD} ({name})"
-    if code in _HANDS and _holds_tensor(dict(frame.f_locals), 0):
-        return f"{HANDS_TO_THREAD} ({name})"
-    return ""
-
-
-def _holds_tensor(value: Any, depth: int) -> bool:
-    if isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
+    def ends(self) -> bool:
+        while self._todo:
+            if len(self._seen) > _MOST_OBJECTS:
+                return False
+            self._look_into(self._todo.pop())
         return True
-    if depth >= _DEEPEST:
-        return False
-    if isinstance(value, types.FunctionType):
-        parts = [*(value.__defaults__ or ()), *(_content(cell) for cell in value.__closure__ or ())]
-    elif isinstance(value, types.MethodType):
-        parts = [value.__func__]
-    elif isinstance(value, threading.Thread):
-        parts = [getattr(value, name, None) for name in ("_target", "_args", "_kwargs")]
-    elif isinstance(value, dict):
-        parts = list(value.values())
-    elif isinstance(value, (list, tuple, set)):
-        parts = list(value)
-    elif isinstance(value, functools.partial):
-        parts = [value.func, value.args, value.keywords]
-    else:
-        return False
-    return any(_holds_tensor(part, depth + 1) for part in parts)
+
+    def _look_into(self, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            self.tensors.append(value)
+            if value.is_leaf and value.grad is not None:
+                self.add(value.grad)
+        elif isinstance(value, torch.nn.Module):
+            self.add(*value.parameters(), *value.buffers())
+            self._attributes(value)
+        elif isinstance(value, torch.optim.Optimizer):
+            self.add(value.param_groups, *value.state.values())
+            self._attributes(value)
+        elif isinstance(value, types.FunctionType):
+            self._function(value)
+        elif isinstance(value, types.MethodType):
+            self.add(value.__func__, value.__self__)
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            self.add(value.__self__)
+        elif isinstance(value, functools.partial):
+            self.add(value.func, value.args, value.keywords)
+        elif isinstance(value, dict):
+            self.add(*value.values())
+            self._attributes(value)
+        elif isinstance(value, _ITEMS):
+            self.add(*value)
+            self._attributes(value)
+        elif isinstance(value, threading.Thread):
+            self.add(*vars(value).values())
+            self._class(type(value), _CALLED)
+        elif isinstance(value, (types.GeneratorType, types.CoroutineType)):
+            frame = value.gi_frame if isinstance(value, types.GeneratorType) else value.cr_frame
+            self._code(frame.f_code, frame.f_globals) if frame is not None else None
+            self.add(*(frame.f_locals.values() if frame is not None else ()))
+        elif isinstance(value, type):
+            self._class(value, _CALLED_OF_CLASS)
+        elif isinstance(value, types.ModuleType):
+            if not is_standard(value.__name__) and not is_library_module(value):
+                self._named(vars(value).items())
+        else:
+            self._attributes(value)
+
+    def _function(self, function: types.FunctionType) -> None:
+        self.add(*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        self.add(*(_content(cell) for cell in function.__closure__ or ()))
+        self._code(function.__code__, function.__globals__)
+
+    def _code(self, code: types.CodeType, names: dict) -> None:
+        read = reads(code)
+        self._read(read.attributes)
+        if read.dynamic and not read.library:
+            self._any_name = True
+            self._read(list(self._waiting))
+        if is_library(code):
+            return
+        self.add(*(names[name] for name in read.globals if name in names))
+        for inner in code.co_consts:
+            if isinstance(inner, types.CodeType):
+                self._code(inner, names)
+
+    def _class(self, cls: type, called: tuple[str, ...]) -> None:
+        for base in cls.__mro__:
+            if not python_class(base) or is_standard(module_of(base)):
+                continue
+            own = class_dict(base)
+            self.add(*(_function_of(own[name]) for name in called if name in own))
+            self._named((name, _function_of(value)) for name, value in list(own.items()))
+
+    def _attributes(self, value: Any) -> None:
+        shape = shape_of(type(value))
+        if shape.standard and not shape.of_torch:
+            return
+        self._named(list((dict_of(value) or {}).items()))
+        self._named(_in_slots(value, shape.slots))
+        if (cls := type(value)) not in self._classes:
+            self._classes.add(cls)
+            self._class(cls, _CALLED)
+
+    def _named(self, items: Iterable[tuple[str, Any]]) -> None:
+        for name, value in items:
+            if self._any_name or name in self._names:
+                self.add(value)
+            else:
+                self._waiting.setdefault(name, []).append(value)
+
+    def _read(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._names.add(name)
+            self.add(*self._waiting.pop(name, ()))
+
+
+def _function_of(member: Any) -> Any:
+    if isinstance(member, (staticmethod, classmethod)):
+        return member.__func__
+    return member.fget if isinstance(member, property) else member
+
+
+def _in_slots(value: Any, slots: Iterable[tuple[str, int]]) -> Iterator[tuple[str, Any]]:
+    for name, _ in slots:
+        try:
+            yield name, object.__getattribute__(value, name)
+        except AttributeError:
+            continue
 
 
 def _content(cell: Any) -> Any:
@@ -72,4 +167,4 @@ def _content(cell: Any) -> Any:
         return None
 
 
-__all__ = ["HANDS_TO_THREAD", "WAITS_FOR_THREAD", "between_threads"]
+__all__ = ["tensors_within_reach"]

@@ -35,6 +35,7 @@ import torch
 from stowage._core import buffer_digest
 from stowage._torch.private import global_hooks
 from stowage.step.guards.blind import (
+    HANDS_TO_THREAD,
     REACHES_MEMORY,
     draws,
     knows_tensors,
@@ -53,7 +54,6 @@ from stowage.step.guards.kinds import how_to_enter
 from stowage.step.guards.memory import memory
 from stowage.step.guards.reads import is_library, reads
 from stowage.step.guards.standard import ITERATORS
-from stowage.step.guards.threads import between_threads
 
 _NO_CODE: Mapping[types.CodeType, int] = types.MappingProxyType({})
 
@@ -138,8 +138,6 @@ class Walk:
         in_kernel = self.ops() < 0
         if not in_kernel and (reason := reaches_memory(code, globals_)):
             self.tell(reason)
-        if reason := between_threads(code, sys._getframe(1), self.ops()):
-            self.tell(reason)
         self.graph.read_attributes(read.attributes)
         if not read.library:
             self.ran.own_names |= read.attributes
@@ -183,7 +181,8 @@ class Walk:
             self.graph.grow()
             return False
         ops, reason = self.ops(), why(function, caller)
-        self.tell("" if ops < 0 and reason.startswith(REACHES_MEMORY) else reason)
+        harmless = (ops < 0 and reason.startswith(REACHES_MEMORY)) or (ops == 0 and reason.startswith(HANDS_TO_THREAD))
+        self.tell("uses other threads" if harmless and ops == 0 else "" if harmless else reason)
         waits = ops > 0 and knows_tensors(function)
         self._ops_before = ops if waits else self._ops_before
         return waits

@@ -9,6 +9,7 @@ Iterators over sequences can be set back: way_back(). O(1) an object, but for it
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import io
 import operator
 import queue
@@ -74,6 +75,8 @@ def _state_of(value: Any, depth: int) -> Any:
         return None if value.closed or not value.seekable() else value.tell()
     if isinstance(value, queue.SimpleQueue):
         return value.qsize()
+    if isinstance(value, contextvars.ContextVar):
+        return value.get(None)
     # Of dicts and sets, whose rest would be copied
     if hasattr(value, "__length_hint__") and not hasattr(value, "__setstate__"):
         return operator.length_hint(value, -1)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextvars
 import os
 import random
 import sys
@@ -85,6 +86,10 @@ class PythonState:
             self._keep_elements(value, list(value), lambda old: (value.clear(), add(old)))
         elif isinstance(value, types.CellType):
             self._keep_cell(value)
+        elif isinstance(value, contextvars.ContextVar):
+            self._keep_variable(value)
+        elif isinstance(value, memoryview) or _of_ctypes(value):
+            self._keep_bytes(value)
         elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
             state = value.getstate()
             self._back.append(lambda: value.setstate(state))
@@ -104,14 +109,16 @@ class PythonState:
         self._back.append(lambda: None if _same(list(value), kept) else back(kept))
 
     def _keep_dict(self, value: dict) -> None:
-        kept = list(dict.items(value))
+        kind = (
+            collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+        )  # which has an order of its own
+        kept = list(kind.items(value))
 
         def back() -> None:
-            if _same([x for item in dict.items(value) for x in item], [x for item in kept for x in item]):
+            if _same([x for item in kind.items(value) for x in item], [x for item in kept for x in item]):
                 return
             if any(isinstance(v, torch.Tensor) and is_fake(v) for _, v in kept):
                 return  # somebody else's, for a while
-            kind = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
             kind.clear(value)
             kind.update(value, kept)
 
@@ -127,6 +134,23 @@ class PythonState:
             cell.cell_contents = kept
 
         self._back.append(back)
+
+    def _keep_variable(self, variable: contextvars.ContextVar) -> None:
+        kept = variable.get(_ABSENT)
+        if kept is _ABSENT:  # only who sets it can take that back
+            self._kept_by_c.append((variable, kept_by_c.state_of(variable)))
+        else:
+            self._back.append(lambda: None if variable.get(_ABSENT) is kept else variable.set(kept))
+
+    def _keep_bytes(self, value: Any) -> None:
+        """Of what shows memory as bytes. That of a pointer of ctypes is the address."""
+        try:
+            with memoryview(value) as view:
+                kept = None if view.readonly or not 0 < view.nbytes <= _MOST_ARRAY_BYTES else view.tobytes()
+        except ValueError:  # it was released
+            return
+        if kept is not None:
+            self._back.append(lambda: _put_bytes(value, kept))
 
     def _keep_class(self, cls: type) -> None:
         if not cls.__flags__ & (1 << 9) or is_standard(module_of(cls)):  # a type of C; a library's
@@ -144,6 +168,10 @@ class PythonState:
         own = getattr(value, "__dict__", None)
         if type(own) is dict:
             self._keep_dict(own)
+        if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)):
+            self._keep(value.data)
+        if isinstance(value, torch.optim.Optimizer):
+            self.keep((value.param_groups, *value.param_groups, *(group["params"] for group in value.param_groups)))
         numpy = sys.modules.get("numpy")
         if (
             numpy is not None
@@ -171,6 +199,23 @@ class PythonState:
                 delattr(value, name) if kept is _ABSENT else setattr(value, name, kept)
 
         self._back.append(back)
+
+
+def _of_ctypes(value: Any) -> bool:
+    ctypes = sys.modules.get("ctypes")
+    return ctypes is not None and isinstance(value, (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array))
+
+
+def _put_bytes(value: Any, kept: bytes) -> None:
+    """Formats of ctypes are none that a memoryview writes by."""
+    import ctypes
+
+    try:
+        with memoryview(value) as view:
+            if view.tobytes() != kept and view.c_contiguous:
+                (ctypes.c_char * len(kept)).from_buffer(view).raw = kept
+    except ValueError:  # it was released
+        pass
 
 
 def _functions_of(code: types.CodeType, function: Any) -> list[types.FunctionType]:

@@ -155,6 +155,11 @@ class World:
         if self.notes is not None:
             self.notes.resume()
 
+    def tell(self, reason: str) -> None:
+        """A reason why the guard is blind, of what runs."""
+        if self._walk is not None:
+            self._walk.tell(reason)
+
     def settle(self) -> str:
         """Narrows the guard to what the functions that ran can read. Returns what the step itself has changed of what
         it can reach, "" for nothing: replays would not change it. Without noting() the guard stays as wide as it is."""

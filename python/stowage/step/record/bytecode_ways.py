@@ -61,7 +61,7 @@ class Code:
             after += i.opname not in _IDLE
         self.first = code.co_varnames[0] if code.co_argcount else ""
         entries = getattr(dis.Bytecode(code), "exception_entries", ())
-        handlers = {range(entry.start, entry.end + 1): self.index[entry.target] for entry in entries}
+        handlers = {range(entry.start, entry.end): self.index[entry.target] for entry in entries}
         # Where an error of each instruction leads within the function
         self.handlers = [next((h for r, h in handlers.items() if i.offset in r), None) for i in self.instructions]
         unknown = any(i.opname.startswith("SETUP_") for i in self.instructions)  # those of Python 3.10
@@ -233,7 +233,7 @@ class _Step:
         yield self.at + 1, *self.state()
 
     def state(self) -> tuple:
-        if not any(value.paths for value in self.stack):
+        if not any(value.paths or value.constant for value in self.stack):
             self.stack.clear()
         return tuple(self.stack), frozenset(self.variables.items())
 

@@ -33,6 +33,7 @@ from stowage.step.reach.world import World
 from stowage.step.record.declared import declare_world, found_arguments, lasting_argument, leave_out_gradients
 from stowage.step.record.gradients import Gradients, declare_gradients, sort_gradients
 from stowage.step.record.host_reads import PAST_THE_DISPATCHER, HostReads
+from stowage.step.record.other_threads import Listener
 from stowage.step.record.results import find_places, take_numbers, take_outputs
 from stowage.step.record.session import Session
 from stowage.step.record.shared_memory import shared_memory
@@ -192,8 +193,18 @@ def _watched(
         recorder.start()
         return call()
 
+    def tell(reason: str) -> None:
+        if reason.startswith(NEVER_PLANNED):
+            recorder.refuse(f"the step {reason}")
+        session.world.tell(reason or "uses other threads")
+
+    def touched(tensor: torch.Tensor) -> bool:
+        return recorder.made_in_step(address(tensor)) or recorder.touches(address(tensor))
+
+    listener = Listener(tell, touched, lambda: recorder.ops)
     try:
         session.watch()
+        listener.hears()
         with within or contextlib.nullcontext():
             if session.world.compiled is not None:  # whose guards would see a mode, and what is noted
                 if past := PAST_THE_DISPATCHER & session.world.take_for_run():
@@ -207,6 +218,7 @@ def _watched(
                 return within_function_mode(reads, noted)
     finally:
         recorder.stop()
+        listener.ends()
         if session.world.notes is not None:
             session.world.notes.stop()
 

@@ -82,9 +82,8 @@ class ToldContents(TorchFunctionMode):
         read = name in TOLD and is_read(name, args)
         told = read and can_be_told(name, args[0])
         hands_out = read or name in WHOLE or self._is_behind(name, args)
-        if not told and hands_out and not self._matcher.left:
-            self.handed_out = True
-            self._matcher.leave(f"Tensor.{name}() inside the step")
+        if not told and hands_out:
+            self.leaves(f"Tensor.{name}() inside the step")
         if not told or self._matcher.left:
             before = self._matcher.matched
             others = not self._matcher.left and calls_others(name, args, kwargs)
@@ -105,8 +104,7 @@ class ToldContents(TorchFunctionMode):
             finally:
                 if fence is not None:
                     _runtime.uninterrupted(fence.falls)
-            self.handed_out = True
-            self._matcher.leave(f"Tensor.{name}() inside the step")
+            self.leaves(f"Tensor.{name}() inside the step")
             return func(*args, **(kwargs or {}))
         content = bytes_of(args[0], content_of(args[0], name))
         if self._matcher.left:  # by asking
@@ -154,6 +152,12 @@ class ToldContents(TorchFunctionMode):
             return self.__torch_function__(method, (), args, kwargs)
         finally:
             self._telling = False
+
+    def leaves(self, reason: str) -> None:
+        """What follows is eager, for a reason that no recording can do; "" is none."""
+        if reason and not self._matcher.left:
+            self.handed_out = True
+            self._matcher.leave(reason)
 
     def within(self, call: Callable[[], Any]) -> Any:
         """call(), whose tensors tell what they hold."""

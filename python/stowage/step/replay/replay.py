@@ -20,6 +20,7 @@ from stowage.planning import Plan
 from stowage.report.progress import shown
 from stowage.step.reach.parts import metadata
 from stowage.step.reach.python_state import PythonOfKernels, ToldKernels
+from stowage.step.record.other_threads import Listener
 from stowage.step.record.recording import Recording
 from stowage.step.record.session import OptimizerEvent
 from stowage.step.record.told_contents import ToldContents
@@ -487,12 +488,17 @@ class Replay:
         return lambda: self.matcher.plain_runs == runs
 
     def _python_of(self, call: Callable[[], Any], contents: ToldContents) -> Any:
-        regions = self.room.regions
-        if self.recording.world.compiled is not None or regions.inside:
-            with compiled_regions.seen(self.matcher.leave, regions):
-                return contents.beside(call)
-        with compiled_regions.looked_for(self.matcher.leave, regions, contents):
-            return contents.within(call)
+        regions, matcher = self.room.regions, self.matcher
+        threads = Listener(contents.leaves, lambda t: matcher.touches(address(t)), lambda: matcher.matched)
+        try:
+            threads.hears()
+            if self.recording.world.compiled is not None or regions.inside:
+                with compiled_regions.seen(matcher.leave, regions):
+                    return contents.beside(call)
+            with compiled_regions.looked_for(matcher.leave, regions, contents):
+                return contents.within(call)
+        finally:
+            threads.ends()
 
     def run_shadowed(self, shadow: Shadow, inputs: list[int]) -> None:
         """The planned step, after the user's Python has run over shells, which get their content here."""
