@@ -269,8 +269,9 @@ when_imported("torch._dynamo.callback", _listen)
 
 def _is_not_compiled() -> None:
     add = getattr(sys.modules["torch._dynamo.trace_rules"], "add", None)
-    for package in ("stowage.step", "stowage.eviction", "stowage._torch") if add else ():
-        add(package)
+    if add is not None:
+        for package in ("stowage.step", "stowage.eviction", "stowage._torch"):
+            add(package)
 
 
 when_imported("torch._dynamo.trace_rules", _is_not_compiled)

@@ -1,10 +1,13 @@
 """stowage.max_batch and max_length: the largest batch, the longest sequence, that a byte limit holds, without memory for
 the model."""
 
+import copy
+
 import pytest
 import torch
 from mean_square import mean_square_step
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import stowage
 from stowage import _runtime
@@ -97,8 +100,46 @@ NORMS = classifier(
 )
 
 
-@pytest.mark.parametrize("make_step", [WIDE_GELU, NORMS], ids=["wide-gelu", "norms"])
-@pytest.mark.parametrize("budget", ["4MiB", "9MiB"])
+def averaged(batch_size):
+    """Gradients of the call before are there until the step lets go of them, and a copy that no kernel reads before the end."""
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    average = copy.deepcopy(model)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = (model(x) - x).square().mean()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for a, b in zip(average.parameters(), model.parameters()):
+                a.lerp_(b, 0.1)
+        return loss.detach()
+
+    return step, (torch.randn(batch_size, 64),)
+
+
+def checkpointed(batch_size):
+    blocks = [nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64)) for _ in range(3)]
+    optimizer = torch.optim.SGD([p for block in blocks for p in block.parameters()], 0.1)
+
+    def step(x):
+        optimizer.zero_grad()
+        for block in blocks:
+            x = x + checkpoint(block, x, use_reentrant=False)
+        loss = x.square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step, (torch.randn(batch_size, 64),)
+
+
+@pytest.mark.parametrize(
+    "make_step, budget",
+    [(WIDE_GELU, "4MiB"), (WIDE_GELU, "9MiB"), (NORMS, "4MiB"), (NORMS, "9MiB"), (averaged, "3MiB"), (checkpointed, "4MiB")],
+    ids=["wide-gelu-4MiB", "wide-gelu-9MiB", "norms-4MiB", "norms-9MiB", "averaged-3MiB", "checkpointed-4MiB"],
+)
 def test_the_calls_before_the_plan_fit_too(make_step, budget):
     """What the answer says is done: compiled at that batch within that budget, the step is recorded, planned and
     replayed."""

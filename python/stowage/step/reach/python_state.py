@@ -169,7 +169,7 @@ class PythonState:
         if type(own) is dict:
             self._keep_dict(own)
         if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)):
-            self._keep(value.data)
+            self._keep(vars(value)["data"])
         if isinstance(value, torch.optim.Optimizer):
             self.keep((value.param_groups, *value.param_groups, *(group["params"] for group in value.param_groups)))
         numpy = sys.modules.get("numpy")
