@@ -5,13 +5,24 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import collections
 import concurrent.futures
+import contextlib
+import contextvars
 import functools
 import itertools
+import logging
 import multiprocessing.pool
+import operator
 import queue
+import sched
+import sys
 import threading
+import types
+import unittest.mock
+import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -300,3 +311,233 @@ def test_a_thread_that_changes_what_the_step_has_read():
         return seen
 
     assert trained(True) == trained(False)
+
+
+# ---- Ways by which a job finds the model
+
+
+class Data:
+    """Its methods are called without being named."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        self.trainer.looks()
+        return 0
+
+    def __str__(self):
+        self.trainer.looks()
+        return "data"
+
+    @functools.cached_property
+    def once(self):
+        return self.trainer.looks()
+
+
+class Handler(logging.Handler):
+    def __init__(self, trainer):
+        super().__init__()
+        self.trainer = trainer
+
+    def emit(self, record):
+        self.trainer.looks()
+
+
+class Made:
+    def __init__(self, trainer):
+        trainer.looks()
+
+
+def logger_of(trainer):
+    logger = logging.Logger("of a test")
+    logger.addHandler(Handler(trainer))
+    return logger
+
+
+def imported(trainer):
+    module = types.ModuleType("stowage_test_of_threads")
+    module.trainer = trainer
+    sys.modules[module.__name__] = module
+
+    def job():
+        import stowage_test_of_threads
+
+        stowage_test_of_threads.trainer.looks()
+
+    return job
+
+
+def on_exit(trainer):
+    stack = contextlib.ExitStack()
+    stack.callback(trainer.looks)
+    return stack.close
+
+
+def scheduled(trainer):
+    scheduler = sched.scheduler()
+    scheduler.enter(0, 1, trainer.looks)
+    return scheduler.run
+
+
+def by_variable(trainer):
+    variable = contextvars.ContextVar("trainer", default=trainer)
+    return lambda: variable.get().looks()
+
+
+FINDS = {
+    "import": imported,
+    "weak reference": lambda t: (lambda ref: lambda: ref().looks())(weakref.ref(t)),
+    "weak method": lambda t: (lambda ref: lambda: ref()())(weakref.WeakMethod(t.looks)),
+    "weak dict": lambda t: (lambda d: lambda: d["t"].looks())(weakref.WeakValueDictionary(t=t)),
+    "user dict": lambda t: (lambda d: lambda: d["t"].looks())(collections.UserDict(t=t)),
+    "chain": lambda t: (lambda d: lambda: d["t"].looks())(collections.ChainMap({}, {"t": t})),
+    "proxy": lambda t: (lambda d: lambda: d["t"].looks())(types.MappingProxyType({"t": t})),
+    "view": lambda t: functools.partial(lambda view: next(iter(view)).looks(), {"t": t}.values()),
+    "iterator": lambda t: functools.partial(
+        list, map(operator.call if hasattr(operator, "call") else (lambda f: f()), [t.looks])
+    ),
+    "array": lambda t: functools.partial(lambda a: a[0].looks(), np.array([t], dtype=object)),
+    "queue": lambda t: (lambda q: lambda: q.get().looks())((lambda q: (q.put(t), q)[1])(queue.Queue())),
+    "variable": by_variable,
+    "cached": lambda t: functools.lru_cache(None)(lambda: t.looks()),
+    "item": lambda t: (lambda data: lambda: data[0])(Data(t)),
+    "text": lambda t: (lambda data: lambda: f"{data}")(Data(t)),
+    "property": lambda t: (lambda data: lambda: data.once)(Data(t)),
+    "loader": lambda t: (lambda loader: lambda: list(loader))(torch.utils.data.DataLoader(Data(t))),
+    "logger": lambda t: (lambda logger: lambda: logger.error("x"))(logger_of(t)),
+    "exit": on_exit,
+    "scheduler": scheduled,
+    "mock": lambda t: unittest.mock.Mock(side_effect=t.looks),
+    "caller": lambda t: functools.partial(operator.methodcaller("looks"), t),
+    "finalizer": lambda t: weakref.finalize(t, t.looks),
+    "class": lambda t: functools.partial(Made, t),
+    "name of a global": lambda t: lambda: globals()["TRAINER"].looks(),
+    "evaluated": lambda t: lambda: eval("TRAINER.looks()"),
+    "nested": lambda t: lambda: [each() for each in (lambda: t.looks(),)],
+    "plain": lambda t: (lambda seen: lambda: seen.append(1))(t.seen),
+}
+
+
+@pytest.mark.filterwarnings("ignore:stowage")
+@pytest.mark.parametrize("finds", FINDS)
+def test_ways_to_the_model(finds):
+    def trained(compiled):
+        global TRAINER
+        TRAINER = trainer = Trainer()
+
+        def step(x):
+            loss = trainer.net(x).square().mean()
+            trainer.optimizer.zero_grad()
+            loss.backward()
+            trainer.optimizer.step()
+            joined(threading.Thread(target=FINDS[finds](trainer)))
+            return loss.detach()
+
+        run = stowage.compile(step) if compiled else step
+        data = torch.Generator().manual_seed(1)
+        losses = [run(torch.randn(3, 4, generator=data)).item() for _ in range(10)]
+        trainer.pool.shutdown()
+        trainer.threads.terminate()
+        return (losses, trainer.seen), run
+
+    expected, _ = trained(False)
+    got, step = trained(True)
+    assert got == expected
+    assert (step.stats()["planned_steps"] >= 4) == (finds == "plain"), step.refusal
+
+
+# ---- Threads that were there before, which the step wakes
+
+
+class Server:
+    """Answers when it is woken, by what it is told to do."""
+
+    def __init__(self, does):
+        self.asked, self.answers, self.does = queue.Queue(), queue.Queue(), does
+        self.begins, self.over = threading.Semaphore(0), threading.Semaphore(0)
+        self.condition, self.tasks, self.done = threading.Condition(), 0, 0
+        for serve in (self.by_queue, self.by_semaphore, self.by_condition):
+            threading.Thread(target=serve, daemon=True).start()
+
+    def by_queue(self):
+        while self.asked.get():
+            self.answers.put(self.does())
+
+    def by_semaphore(self):
+        while self.begins.acquire():
+            self.does()
+            self.over.release()
+
+    def by_condition(self):
+        with self.condition:
+            while self.condition.wait_for(lambda: self.tasks > self.done):
+                self.does()
+                self.done += 1
+                self.condition.notify_all()
+
+
+def wakes_by_queue(server):
+    server.asked.put(1)
+    server.answers.get(timeout=10)
+
+
+def wakes_by_semaphore(server):
+    server.begins.release()
+    server.over.acquire(timeout=10)
+
+
+def wakes_by_condition(server):
+    with server.condition:
+        server.tasks += 1
+        server.condition.notify_all()
+        server.condition.wait_for(lambda: server.done == server.tasks, timeout=10)
+
+
+def begins_before(does):
+    """A thread that the step starts before its first operator."""
+    event = threading.Event()
+    thread = threading.Thread(target=lambda: (event.wait(10), does()))
+    thread.start()
+
+    def ends():
+        event.set()
+        thread.join()
+
+    return ends
+
+
+@pytest.mark.filterwarnings("ignore:stowage")
+@pytest.mark.parametrize("what", ["looks", "tells", "loads"])
+@pytest.mark.parametrize("wakes", [wakes_by_queue, wakes_by_semaphore, wakes_by_condition, begins_before])
+def test_a_thread_that_is_woken(wakes, what):
+    def trained(compiled):
+        trainer = Trainer()
+        does = {
+            "looks": lambda: trainer.seen.append(trainer.net.weight.sum().item()),
+            "tells": lambda: trainer.seen.append(trainer.name),
+            "loads": lambda: trainer.seen.append(trainer.data[0].tolist()),
+        }[what]
+        server = Server(does)
+
+        def step(x):
+            ends = wakes(does) if wakes is begins_before else lambda: wakes(server)
+            loss = trainer.net(x).square().mean()
+            trainer.optimizer.zero_grad()
+            loss.backward()
+            trainer.optimizer.step()
+            ends()
+            return loss.detach()
+
+        run = stowage.compile(step) if compiled else step
+        data = torch.Generator().manual_seed(1)
+        losses = [run(torch.randn(3, 4, generator=data)).item() for _ in range(10)]
+        return (losses, trainer.seen), run
+
+    expected, _ = trained(False)
+    got, step = trained(True)
+    assert got == expected
+    assert (step.stats()["planned_steps"] >= 4) == (what != "looks"), step.refusal

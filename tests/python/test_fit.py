@@ -137,7 +137,14 @@ def checkpointed(batch_size):
 
 @pytest.mark.parametrize(
     "make_step, budget",
-    [(WIDE_GELU, "4MiB"), (WIDE_GELU, "9MiB"), (NORMS, "4MiB"), (NORMS, "9MiB"), (averaged, "3MiB"), (checkpointed, "4MiB")],
+    [
+        (WIDE_GELU, "4MiB"),
+        (WIDE_GELU, "9MiB"),
+        (NORMS, "4MiB"),
+        (NORMS, "9MiB"),
+        (averaged, "3MiB"),
+        (checkpointed, "4MiB"),
+    ],
     ids=["wide-gelu-4MiB", "wide-gelu-9MiB", "norms-4MiB", "norms-9MiB", "averaged-3MiB", "checkpointed-4MiB"],
 )
 def test_the_calls_before_the_plan_fit_too(make_step, budget):

@@ -7,6 +7,8 @@ import array
 import collections
 import contextvars
 import ctypes
+import dataclasses
+import enum
 import functools
 import io
 import itertools
@@ -111,6 +113,92 @@ class Pair(ctypes.Structure):
 KEY = Key()
 
 
+class OfDict(dict):
+    pass
+
+
+class OfList(list):
+    pass
+
+
+class Member(enum.Enum):
+    ONE = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    n: int = 0
+
+
+class Other:
+    pass
+
+
+class One:
+    pass
+
+
+def more_kept_elsewhere():
+    """Attributes of what is no plain object, and what Python has for itself."""
+    of_counter = type("OfCounter", (collections.Counter,), {})
+    holders = [OfDict(), OfList(), of_counter(), nn.Parameter(torch.ones(1)), types.ModuleType("of_nobody"), Member.ONE]
+    frozen, waiting, state, void = Frozen(), queue.Queue(), np.random.RandomState(0), np.zeros(2, [("a", int)])[0]
+    function, changes, replaced, error = (lambda n=0: n), One(), One(), ValueError(0)
+    made = collections.defaultdict(int)
+    Member.ONE.__dict__.pop("n", None)
+
+    def of_attribute(holder):
+        holder.n = getattr(holder, "n", 0) + 1
+        return holder.n
+
+    def of_frozen():
+        object.__setattr__(frozen, "n", frozen.n + 1)
+        return frozen.n
+
+    def of_queue():
+        waiting.put(1)
+        return waiting.qsize()
+
+    def of_void():
+        void["a"] += 1
+        return int(void["a"])
+
+    def of_defaults():
+        function.__defaults__ = (function.__defaults__[0] + 1,)
+        return function()
+
+    def of_class():
+        changes.__class__ = Other if type(changes) is One else One
+        return type(changes).__name__
+
+    def of_namespace():
+        replaced.__dict__ = {"n": getattr(replaced, "n", 0) + 1}
+        return replaced.n
+
+    def of_error():
+        error.args = (error.args[0] + 1,)
+        return error.args[0]
+
+    def of_factory():
+        made.default_factory = float if made.default_factory is int else int
+        return made.default_factory.__name__
+
+    return [
+        *(functools.partial(of_attribute, holder) for holder in holders),
+        *(
+            of_frozen,
+            of_queue,
+            lambda: float(state.rand()),
+            of_void,
+            of_defaults,
+            of_class,
+            of_namespace,
+            of_error,
+            of_factory,
+        ),
+    ]
+
+
 def kept_elsewhere():
     """As moved_on(), of what keeps its state in a way of its own; each can be set back."""
     held, number = [Key() for _ in range(99)], ctypes.c_int(0)
@@ -163,16 +251,19 @@ def kept_elsewhere():
         return shown.tolist()
 
     return [
-        of_variable,
-        of_weak,
-        of_values,
-        of_set,
-        of_order,
-        of_plain_order,
-        of_number,
-        of_structure,
-        of_numbers,
-        of_view,
+        *(
+            of_variable,
+            of_weak,
+            of_values,
+            of_set,
+            of_order,
+            of_plain_order,
+            of_number,
+            of_structure,
+            of_numbers,
+            of_view,
+        ),
+        *more_kept_elsewhere(),
     ]
 
 
@@ -346,6 +437,8 @@ OF_TORCH = 9  # its generators are a part of the step's state
 def test_what_a_run_has_changed_is_set_back_or_noticed(index):
     """Of each way to keep something: after a run that is not to count it is as before, or said not to be."""
     advance, twin = moved_on()[index], moved_on()[index]
+    if isinstance(advance, functools.partial) and isinstance(advance.args[0], (types.ModuleType, enum.Enum)):
+        pytest.skip("there is one, which its twin shares, or which is not looked into here")
     random.seed(1)
     np.random.seed(1)
     advance(), twin()

@@ -35,6 +35,7 @@ from stowage.step.eager_calls import EagerCall, EagerCalls
 from stowage.step.entry import Entry
 from stowage.step.forgetting import Forgetting
 from stowage.step.guards.given import ByContent
+from stowage.step.guards.moved_functions import moved
 from stowage.step.latest_plan import LatestPlan
 from stowage.step.reach.places import Held, held_places
 from stowage.step.reach.python_state import PythonState
@@ -117,6 +118,8 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             return self._fn(*args, **kwargs)
         if mode := foreign_mode():
             return self._plainly(f"as any within a mode of yours that sees each operation ({mode})", args, kwargs)
+        if why := moved():
+            return self._plainly(why, args, kwargs)
         if self._options.leaving and self._room.host.homes_are_a_parent_s:
             return self._plainly(
                 "as any in a child of fork() where residents leave: they are the parent's", args, kwargs

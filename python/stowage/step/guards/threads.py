@@ -1,16 +1,25 @@
-"""Which tensors another thread may come to by what it is handed: a function, a bound method, a thread, any object.
+"""Which tensors other threads may come to: by what one is handed (a function, a bound method, a thread, any object), or by what
+those that run have at hand.
 
-    function ──▶ closure, defaults, globals that its code names       object ──▶ attributes that such code reads
-    partial, bound method ──▶ what it calls, and on what              list, dict, ... ──▶ items
+    function ──▶ closure, defaults, globals and modules that its code names
+    object ──▶ attributes that such code reads, methods that are called without being named
+    partial, bound method ──▶ what it calls, and on what            list, dict, view, weak reference, ... ──▶ items
+    object of a library in C, of Python's own or PyTorch's ──▶ whatever it holds
 
-What libraries keep for themselves is left out. O(objects)."""
+Modules of libraries are left out. O(objects)."""
 
 from __future__ import annotations
 
+import argparse
 import collections
+import contextvars
 import functools
+import gc
+import importlib.util
+import sys
 import threading
 import types
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -23,14 +32,38 @@ from stowage.step.guards.reads import is_library, is_library_module, is_standard
 
 _MOST_OBJECTS = 20_000
 _ITEMS = (list, tuple, set, frozenset, collections.deque)
-_CALLED = ("__call__", "__enter__", "__exit__", "run")  # of an object, without being named
-_CALLED_OF_CLASS = ("__init__", "__new__", *_CALLED)
+_NOT_OF_OBJECTS = (
+    "__init__",
+    "__new__",
+    "__del__",
+    "__class_getitem__",
+    "__init_subclass__",
+    "__module__",
+    "__dict__",
+    "__weakref__",
+)
+_NAMESPACES = (argparse.Namespace, types.SimpleNamespace)  # of which code reads some
+_ALL_OF_MODULE = frozenset(("globals", "eval", "exec"))
+_ANYTHING = frozenset(("get_objects", "get_referrers", "modules"))
 
 
 def tensors_within_reach(values: Iterable[Any]) -> list[torch.Tensor] | None:
-    """With their gradients, and those that modules and optimizers hold. None where that are too many objects to tell."""
+    """With their gradients, and those that modules and optimizers hold. None where that cannot be told: too many objects, code
+    that looks through all of them."""
     search = _Search()
     search.add(*values)
+    return search.tensors if search.ends() else None
+
+
+def tensors_of_other_threads() -> list[torch.Tensor] | None:
+    """As tensors_within_reach(), of all that run code of the program's."""
+    search = _Search()
+    for thread, innermost in sys._current_frames().items():
+        frame: types.FrameType | None = innermost if thread != threading.get_ident() else None
+        while frame is not None:
+            if not is_library(frame.f_code):
+                search.frame(frame)
+            frame = frame.f_back
     return search.tensors if search.ends() else None
 
 
@@ -43,6 +76,7 @@ class _Search:
         self._names: set[str] = set()  # of attributes that code which was met reads
         self._any_name = False
         self._waiting: dict[str, list[Any]] = {}  # attributes that no such code has read so far
+        self._lost = False  # any object may be reached
 
     def add(self, *values: Any) -> None:
         for value in values:
@@ -52,10 +86,14 @@ class _Search:
 
     def ends(self) -> bool:
         while self._todo:
-            if len(self._seen) > _MOST_OBJECTS:
+            if self._lost or len(self._seen) > _MOST_OBJECTS:
                 return False
             self._look_into(self._todo.pop())
-        return True
+        return not self._lost
+
+    def frame(self, frame: types.FrameType) -> None:
+        self._code(frame.f_code, frame.f_globals)
+        self.add(*frame.f_locals.values())
 
     def _look_into(self, value: Any) -> None:
         if isinstance(value, torch.Tensor):
@@ -84,16 +122,22 @@ class _Search:
             self._attributes(value)
         elif isinstance(value, threading.Thread):
             self.add(*vars(value).values())
-            self._class(type(value), _CALLED)
+            self._class(type(value))
         elif isinstance(value, (types.GeneratorType, types.CoroutineType)):
             frame = value.gi_frame if isinstance(value, types.GeneratorType) else value.cr_frame
-            self._code(frame.f_code, frame.f_globals) if frame is not None else None
-            self.add(*(frame.f_locals.values() if frame is not None else ()))
+            if frame is not None:
+                self.frame(frame)
         elif isinstance(value, type):
-            self._class(value, _CALLED_OF_CLASS)
+            self._class(value, made=True)
         elif isinstance(value, types.ModuleType):
             if not is_standard(value.__name__) and not is_library_module(value):
                 self._named(vars(value).items())
+        elif isinstance(value, weakref.ReferenceType):
+            self.add(value())
+        elif isinstance(value, weakref.finalize):
+            self.add(*(value.peek() or ()))
+        elif isinstance(value, contextvars.ContextVar):
+            self.add(value.get(None))
         else:
             self._attributes(value)
 
@@ -110,28 +154,48 @@ class _Search:
             self._read(list(self._waiting))
         if is_library(code):
             return
+        called = read.globals | read.attributes
+        self._lost = self._lost or not _ANYTHING.isdisjoint(called)
         self.add(*(names[name] for name in read.globals if name in names))
+        if not _ALL_OF_MODULE.isdisjoint(called):
+            self.add(*names.values())
+        for name, level in read.imports:
+            whole = importlib.util.resolve_name("." * level + name, names.get("__package__")) if level else name
+            self.add(*(sys.modules.get(whole[: end or None]) for end in (0, *_dots(whole))))
         for inner in code.co_consts:
             if isinstance(inner, types.CodeType):
                 self._code(inner, names)
 
-    def _class(self, cls: type, called: tuple[str, ...]) -> None:
+    def _class(self, cls: type, made: bool = False) -> None:
+        """Of an object, or ``made``: objects of it are made."""
+        if type(cls) is not type:
+            self._attributes(cls)
         for base in cls.__mro__:
             if not python_class(base) or is_standard(module_of(base)):
                 continue
-            own = class_dict(base)
-            self.add(*(_function_of(own[name]) for name in called if name in own))
-            self._named((name, _function_of(value)) for name, value in list(own.items()))
+            own = list(class_dict(base).items())
+            self.add(*(_function_of(value) for name, value in own if _is_called(cls, name) or made))
+            self._named((name, _function_of(value)) for name, value in own)
 
     def _attributes(self, value: Any) -> None:
-        shape = shape_of(type(value))
-        if shape.standard and not shape.of_torch:
+        cls = type(value)
+        if cls in _PLAIN:
             return
-        self._named(list((dict_of(value) or {}).items()))
-        self._named(_in_slots(value, shape.slots))
-        if (cls := type(value)) not in self._classes:
+        of_library = is_standard(module_of(cls)) or not python_class(cls)
+        if of_library and cls not in _NAMESPACES:
+            held = gc.get_referents(value) if not isinstance(value, type) else ()
+            self.add(*(part for part in held if not isinstance(part, (type, types.ModuleType, types.CodeType))))
+            if str(getattr(value, "dtype", "")) == "object":  # of NumPy
+                self.add(*value.flat)
+        else:
+            shape = shape_of(cls)
+            self._named(list((dict_of(value) or {}).items()))
+            self._named(_in_slots(value, shape.slots))
+            if shape.c_base is not None:
+                self.add(*(part for part in gc.get_referents(value) if part is not dict_of(value) and part is not cls))
+        if cls not in self._classes:
             self._classes.add(cls)
-            self._class(cls, _CALLED)
+            self._class(cls)
 
     def _named(self, items: Iterable[tuple[str, Any]]) -> None:
         for name, value in items:
@@ -144,6 +208,35 @@ class _Search:
         for name in names:
             self._names.add(name)
             self.add(*self._waiting.pop(name, ()))
+
+
+_PLAIN = {
+    int,
+    float,
+    bool,
+    complex,
+    str,
+    bytes,
+    bytearray,
+    range,
+    slice,
+    type(None),
+    type(...),
+    torch.Size,
+    torch.dtype,
+    torch.device,
+}
+
+
+def _is_called(cls: type, name: str) -> bool:
+    """Of its objects, without being named: special methods, and those of a library's class that it stands for."""
+    if name.startswith("__") and name.endswith("__"):
+        return name not in _NOT_OF_OBJECTS
+    return any(base is not object and is_standard(module_of(base)) and name in vars(base) for base in cls.__mro__)
+
+
+def _dots(name: str) -> list[int]:
+    return [at for at, letter in enumerate(name) if letter == "."]
 
 
 def _function_of(member: Any) -> Any:

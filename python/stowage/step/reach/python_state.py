@@ -20,7 +20,9 @@ from __future__ import annotations
 import array
 import collections
 import contextvars
+import copy
 import os
+import queue
 import random
 import sys
 import types
@@ -35,7 +37,7 @@ from stowage._torch import collector
 from stowage._torch.private import generated_code, is_fake
 from stowage.step.guards.blind import module_of
 from stowage.step.guards.found import Found
-from stowage.step.guards.reads import is_library_module, is_own, is_standard
+from stowage.step.guards.reads import is_library, is_library_module, is_own, is_standard
 from stowage.step.guards.walk import Walk
 from stowage.step.reach import kept_by_c
 from stowage.step.reach.world import World
@@ -75,6 +77,8 @@ class PythonState:
         if isinstance(value, dict):
             if not _of_library(value):
                 self._keep_dict(value)
+                if isinstance(value, collections.defaultdict):
+                    self._keep_attribute(value, "default_factory")
         elif isinstance(value, (list, bytearray)):
             self._keep_elements(value, list(value), lambda old: value.__setitem__(slice(None), old))
         elif isinstance(value, array.array):
@@ -96,13 +100,23 @@ class PythonState:
         elif isinstance(value, types.BuiltinMethodType):
             if isinstance(value.__self__, random.Random):
                 self._keep(value.__self__)
+        elif isinstance(value, types.FunctionType):
+            for name in ("__code__", "__defaults__", "__kwdefaults__") if not is_library(value.__code__) else ():
+                self._keep_attribute(value, name)
+        elif isinstance(value, BaseException):
+            self._keep_attribute(value, "args")
+        elif isinstance(value, queue.Queue):
+            self._keep(value.queue)
         elif isinstance(value, type):
             self._keep_class(value)
         elif kept_by_c.is_kept(value):
             self._kept_by_c.append((value, kept_by_c.state_of(value)))
             if (back := kept_by_c.way_back(value)) is not None:
                 self._back.append(back)
-        elif not isinstance(value, (types.ModuleType, torch.Tensor, tuple)):
+        if isinstance(value, types.ModuleType):
+            if not is_standard(value.__name__) and not is_library_module(value):
+                self._keep_dict(vars(value))
+        elif not isinstance(value, type):
             self._keep_object(value)
 
     def _keep_elements(self, value: Any, kept: list, back: Callable[[list], object]) -> None:
@@ -153,7 +167,7 @@ class PythonState:
             self._back.append(lambda: _put_bytes(value, kept))
 
     def _keep_class(self, cls: type) -> None:
-        if not cls.__flags__ & (1 << 9) or is_standard(module_of(cls)):  # a type of C; a library's
+        if not _is_user_s(cls):  # a type of C; a library's
             return
         kept = dict(cls.__dict__)
 
@@ -168,37 +182,61 @@ class PythonState:
         own = getattr(value, "__dict__", None)
         if type(own) is dict:
             self._keep_dict(own)
+            if _is_user_s(type(value)):
+                self._keep_attribute(value, "__class__")
+                self._keep_attribute(value, "__dict__")
         if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)):
             self._keep(vars(value)["data"])
         if isinstance(value, torch.optim.Optimizer):
             self.keep((value.param_groups, *value.param_groups, *(group["params"] for group in value.param_groups)))
-        numpy = sys.modules.get("numpy")
-        if (
-            numpy is not None
-            and isinstance(value, numpy.ndarray)
-            and value.nbytes <= _MOST_ARRAY_BYTES
-            and value.flags.writeable
-        ):
-            kept = value.copy()
-            self._back.append(lambda: numpy.copyto(value, kept))
-        elif numpy is not None and isinstance(value, numpy.random.Generator):
-            state = value.bit_generator.state
-            self._back.append(lambda: setattr(value.bit_generator, "state", state))
+        if "numpy" in sys.modules:
+            self._keep_of_numpy(value)
         for cls in type(value).__mro__:
             if "__slots__" not in vars(cls):  # members of types of C are C's own; some are made anew when they are read
                 continue
             for name, part in vars(cls).items():
                 if isinstance(part, types.MemberDescriptorType):
-                    self._keep_slot(value, name)
+                    self._keep_attribute(value, name)
 
-    def _keep_slot(self, value: Any, name: str) -> None:
+    def _keep_of_numpy(self, value: Any) -> None:
+        numpy = sys.modules["numpy"]
+        if isinstance(value, numpy.ndarray) and value.flags.writeable and value.nbytes <= _MOST_ARRAY_BYTES:
+            kept = value.copy()
+
+            def back() -> None:
+                if value.shape == kept.shape and value.dtype == kept.dtype:
+                    numpy.copyto(value, kept)
+                else:  # resized: said by its type
+                    self._kept_by_c.append((value, None))
+
+            self._back.append(back)
+        elif isinstance(value, numpy.void) and value.dtype.names and value.flags.writeable:
+            fields = {name: copy.copy(value[name]) for name in value.dtype.names}
+            self._back.append(lambda: [value.__setitem__(name, field) for name, field in fields.items()])
+        elif isinstance(value, numpy.random.Generator):
+            state = value.bit_generator.state
+            self._back.append(lambda: setattr(value.bit_generator, "state", state))
+        elif isinstance(value, numpy.random.BitGenerator):
+            state = value.state
+            self._back.append(lambda: setattr(value, "state", state))
+        elif isinstance(value, numpy.random.RandomState):
+            state = value.get_state()
+            self._back.append(lambda: value.set_state(state))
+
+    def _keep_attribute(self, value: Any, name: str) -> None:
         kept = getattr(value, name, _ABSENT)
 
         def back() -> None:
-            if getattr(value, name, _ABSENT) is not kept:
-                delattr(value, name) if kept is _ABSENT else setattr(value, name, kept)
+            if getattr(value, name, _ABSENT) is kept:
+                return
+            # As the program's class may forbid
+            object.__delattr__(value, name) if kept is _ABSENT else object.__setattr__(value, name, kept)
 
         self._back.append(back)
+
+
+def _is_user_s(cls: type) -> bool:
+    return bool(cls.__flags__ & (1 << 9)) and not is_standard(module_of(cls))
 
 
 def _of_ctypes(value: Any) -> bool:

@@ -1,12 +1,14 @@
 """What a step's Python has to do with other threads. They see memory as it is: over shells there is none, and what lasts is as
-before the call until that has been executed. So no plan serves what follows where the step
+before the call until that has been executed. So no plan serves what follows where the step, after an operator,
 
     hands work to a thread      Thread(target=save).start(), pool.submit(function), queue.put(tensor): by which it may come to
                                 tensors that the step has touched
-    waits for one               queue.join(), event.wait(), after an operator: a thread that was there before reads what lasts
+    wakes one, or waits         event.set(), queue.put(1), queue.get(), thread.join(), while a thread runs code of the program's that
+                                may come to such tensors
 
 Python's own functions for that are replaced by ones that tell the step which runs on their thread, once and for all: whether a
-step will call one is not known before. Elsewhere they do what they did. O(what is handed over)."""
+step will call one is not known before. Elsewhere they do what they did. Not seen: locks, pipes and variables that threads
+look at by themselves. O(what is handed over, or what other threads have at hand)."""
 
 from __future__ import annotations
 
@@ -17,7 +19,6 @@ import functools
 import multiprocessing.pool
 import multiprocessing.queues
 import queue
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,7 +26,7 @@ from typing import Any
 import torch
 
 from stowage.step.guards.blind import HANDS_TO_THREAD, WAITS_FOR_THREAD
-from stowage.step.guards.threads import tensors_within_reach
+from stowage.step.guards.threads import tensors_of_other_threads, tensors_within_reach
 
 _THE_OTHERS = slice(1, None)  # arguments that are handed over, of a method of what hands them
 _ALL = slice(0, None)
@@ -43,12 +44,12 @@ _HANDS: tuple[tuple[Any, str, slice], ...] = (
     (multiprocessing.pool.Pool, "imap_unordered", _THE_OTHERS),
     (asyncio.BaseEventLoop, "call_soon_threadsafe", _THE_OTHERS),
 )
-_WAITS: tuple[tuple[Any, str], ...] = ((queue.Queue, "join"), (threading.Event, "wait"), (threading.Barrier, "wait"))
-# They wait for jobs, which were looked at when they were handed over
-_FOR_JOBS = {
-    f.__code__
-    for f in (multiprocessing.pool.ApplyResult.wait, concurrent.futures.wait, concurrent.futures.as_completed)
-}
+# All that wakes or waits consists of these: events, queues, semaphores, barriers, futures
+_WAKES_OR_WAITS: tuple[tuple[Any, str], ...] = (
+    (threading.Condition, "notify"),
+    (threading.Condition, "wait"),
+    (threading.Thread, "join"),
+)
 
 
 class Listener:
@@ -68,7 +69,7 @@ class Listener:
             del _listening[threading.get_ident()]
 
     def within(self, call: Callable[[], Any], name: str, handed: Iterable[Any] | None) -> Any:
-        """call(), of a function of Python's, which hands these over, or waits."""
+        """call(), of a function of Python's, which hands these over, or wakes or waits for others."""
         if self._within:
             return call()
         self._within = True
@@ -81,12 +82,14 @@ class Listener:
     def _reason(self, name: str, handed: Iterable[Any] | None) -> str:
         if self._ops() <= 0:
             return ""
-        if handed is None:
-            return f"{WAITS_FOR_THREAD} ({name})"
-        reached = tensors_within_reach(handed)
-        if reached is None or any(t.layout == torch.strided and self._touched(t) for t in reached):
+        if handed is not None and self._may_touch(tensors_within_reach(handed)):
             return f"{HANDS_TO_THREAD} ({name})"
+        if self._may_touch(tensors_of_other_threads()):
+            return f"{WAITS_FOR_THREAD} ({name})"
         return ""
+
+    def _may_touch(self, reached: list[torch.Tensor] | None) -> bool:
+        return reached is None or any(t.layout == torch.strided and self._touched(t) for t in reached)
 
 
 _listening: dict[int, Listener] = {}
@@ -96,7 +99,7 @@ def _telling(original: Any, name: str, which: slice | None) -> Callable[..., Any
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         listener = _listening.get(threading.get_ident())
-        if listener is None or (which is None and sys._getframe(1).f_code in _FOR_JOBS):
+        if listener is None:
             return original(*args, **kwargs)
         handed = None if which is None else [*args[which], *kwargs.values()]
         return listener.within(lambda: original(*args, **kwargs), name, handed)
@@ -109,7 +112,7 @@ def install() -> None:
     """Before what is watched is looked at. O(1)."""
     for owner, name, which in _HANDS:
         setattr(owner, name, _telling(getattr(owner, name), f"{owner.__name__}.{name}", which))
-    for owner, name in _WAITS:
+    for owner, name in _WAKES_OR_WAITS:
         setattr(owner, name, _telling(getattr(owner, name), f"{owner.__name__}.{name}", None))
 
 
