@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import stowage
 
@@ -120,11 +121,53 @@ def duck(held, read):
     return lambda a: torch.sum(Duck(a.square()))
 
 
+def packed(held, read):
+    def pack(t):
+        held.log.append(read(held.mean))
+        return t
+
+    def loss(a):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            return a.tanh().square().sum()
+
+    return loss
+
+
+def unpacked(held, read):
+    def unpack(t):
+        held.log.append(read(held.mean))
+        return t
+
+    def loss(a):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            return a.tanh().square().sum()
+
+    return loss
+
+
+class Dispatched(TorchDispatchMode):
+    def __init__(self, reads):
+        super().__init__()
+        self._reads = reads
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self._reads()
+        return func(*args, **(kwargs or {}))
+
+
+def in_a_mode(held, read):
+    def loss(a):
+        with Dispatched(lambda: held.log.append(read(held.mean))):
+            return a.tanh().square().sum()
+
+    return loss
+
+
 WAYS = {
     each.__name__: each
     for each in (
         *(distance, sequence, index, duck, within_a_slice, set_at),
-        *(hook_of_pytorchs_module, forward_of_pytorchs_module),
+        *(hook_of_pytorchs_module, forward_of_pytorchs_module, packed, unpacked, in_a_mode),
     )
 }
 

@@ -301,6 +301,13 @@ def _default_devices() -> tuple[str, ...]:
     return tuple([str(mode.device) for mode in modes if isinstance(mode, DeviceContext)])
 
 
+def python_within_operators() -> bool:
+    """Does Python of the program's run while an operator does: a dispatch mode that is open, hooks of saved tensors?"""
+    return (
+        torch._C._len_torch_dispatch_stack() > 0 or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+    )
+
+
 def foreign_mode() -> str:
     """What is open on this thread and means to see each operation of whoever runs now: a mode, by its class, one of
     torch.func's transforms, or a level of forward-mode differentiation; "" for none. Modes of Stowage, default devices

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import contextvars
 import functools
 import gc
 import importlib.util
+import operator
 import sys
 import threading
 import types
@@ -137,7 +139,12 @@ class _Search:
         elif isinstance(value, weakref.finalize):
             self.add(*(value.peek() or ()))
         elif isinstance(value, contextvars.ContextVar):
-            self.add(value.get(None))
+            with contextlib.suppress(LookupError):
+                self.add(value.get())
+        elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            given = value.__reduce__()[1]
+            self._read(part for name in given if isinstance(name, str) for part in name.split("."))
+            self.add(*given)
         else:
             self._attributes(value)
 

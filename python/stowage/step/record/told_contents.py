@@ -30,6 +30,7 @@ from stowage._torch.private import (
     elements_as_text,
     heard_by,
     is_shell,
+    python_within_operators,
     storage_address,
     within_function_mode,
 )
@@ -86,7 +87,7 @@ class ToldContents(TorchFunctionMode):
             self.leaves(f"Tensor.{name}() inside the step")
         if not told or self._matcher.left:
             before = self._matcher.matched
-            others = not self._matcher.left and calls_others(name, args, kwargs)
+            others = not self._matcher.left and (python_within_operators() or calls_others(name, args, kwargs))
             if others and (replaced := replaced_reader()):
                 self._matcher.leave(f"{name}() calls Python of the program's, which may read by its own {replaced}()")
             fence = Fence(self._called_back) if others else None
