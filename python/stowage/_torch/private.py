@@ -304,7 +304,8 @@ def _default_devices() -> tuple[str, ...]:
 def python_within_operators() -> bool:
     """Does Python of the program's run while an operator does: a dispatch mode that is open, hooks of saved tensors?"""
     return (
-        torch._C._len_torch_dispatch_stack() > 0 or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
     )
 
 
