@@ -33,6 +33,7 @@ _ALL = slice(0, None)
 _HANDS: tuple[tuple[Any, str, slice], ...] = (
     (threading.Thread, "start", _ALL),
     (_thread, "start_new_thread", _ALL),
+    (_thread, "start_joinable_thread", _ALL),  # from Python 3.13 on
     (concurrent.futures.ThreadPoolExecutor, "submit", _THE_OTHERS),
     (concurrent.futures.ProcessPoolExecutor, "submit", _THE_OTHERS),
     (queue.Queue, "put", _THE_OTHERS),
@@ -110,7 +111,7 @@ def _telling(original: Any, name: str, which: slice | None) -> Callable[..., Any
 @functools.cache
 def install() -> None:
     """Before what is watched is looked at. O(1)."""
-    for owner, name, which in _HANDS:
+    for owner, name, which in (each for each in _HANDS if hasattr(each[0], each[1])):
         setattr(owner, name, _telling(getattr(owner, name), f"{owner.__name__}.{name}", which))
     for owner, name in _WAKES_OR_WAITS:
         setattr(owner, name, _telling(getattr(owner, name), f"{owner.__name__}.{name}", None))
