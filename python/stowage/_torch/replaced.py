@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from stowage._torch import collector
+
 _OF_C: tuple[type, ...] = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -27,6 +29,7 @@ _OF_C: tuple[type, ...] = (
 _OF_TORCH = os.path.dirname(torch.__file__) + os.sep
 _OF_PYTHON = sysconfig.get_path("stdlib") + os.sep
 _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
+_functions: dict[types.CodeType, types.FunctionType | None] = {}  # of PyTorch's, which last
 _TELLS_MODES = torch.overrides.handle_torch_function.__code__
 
 
@@ -56,12 +59,18 @@ def _replaced_by(func: Any, caller: types.FrameType) -> Any:
         names = [name for name, value in vars(torch.Tensor).items() if value is func]
         return getattr(torch._C.TensorBase, names[0], func) if names else func
     running = caller.f_back
-    if running is None or running.f_code.co_freevars or running.f_code is getattr(func, "__code__", None):
-        return func
-    if not is_of_torch(running.f_code):
+    if running is None or running.f_code is getattr(func, "__code__", None) or not is_of_torch(running.f_code):
         return func
     taken = any(value is func for namespace in (running.f_globals, vars(torch.Tensor)) for value in namespace.values())
-    return types.FunctionType(running.f_code, running.f_globals) if taken else func
+    return (_function_of(running.f_code) or func) if taken else func
+
+
+def _function_of(code: types.CodeType) -> types.FunctionType | None:
+    """The one that has this code, where there is one: with its defaults, and what it closes over."""
+    if code not in _functions:
+        found = [f for f in collector.get_referrers(code) if isinstance(f, types.FunctionType)]
+        _functions[code] = found[0] if len(found) == 1 else None
+    return _functions[code]
 
 
 __all__ = ["is_of_python", "is_of_torch", "is_torchs", "meant"]
