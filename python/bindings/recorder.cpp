@@ -260,6 +260,7 @@ void bind_recorder(nb::module_& m) {
            })
       .def("lasts", [](const rt::Recorder& r, Address tensor) { return r.lasts(tensor_at(tensor)); })
       .def("touches", [](const rt::Recorder& r, Address tensor) { return r.touches(tensor_at(tensor)); })
+      .def("writes", [](const rt::Recorder& r, Address tensor) { return r.writes(tensor_at(tensor)); })
       .def("fills", &rt::Recorder::fills, "inside"_a,
            "Within a function of PyTorch's that fills tensors on the host, by what it has read there.")
       .def("survivors",

@@ -300,6 +300,8 @@ class Recorder:
 
     def touches(self, arg: int, /) -> bool: ...
 
+    def writes(self, arg: int, /) -> bool: ...
+
     def fills(self, inside: bool) -> None:
         """
         Within a function of PyTorch's that fills tensors on the host, by what it has read there.

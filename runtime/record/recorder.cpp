@@ -489,6 +489,16 @@ bool Recorder::touches(const at::Tensor& tensor) const {
   });
 }
 
+bool Recorder::writes(const at::Tensor& tensor) const {
+  const BlockId block = names_.block_of(tensor);
+  return block.valid() && std::any_of(tape_->ops.begin(), tape_->ops.end(), [&](const TapeOp& op) {
+           bool found = false;
+           for_each_access(*tape_, op,
+                           [&](BlockId of, Access access) { found |= of == block && access == Access::kWrite; });
+           return found;
+         });
+}
+
 void Recorder::note_found() {
   for (const TapeOp& op : tape_->ops) {
     for (const TensorRef& ref : op.tensors) {

@@ -88,6 +88,8 @@ class Recorder final : public Interceptor {
   [[nodiscard]] bool lasts(const at::Tensor& tensor) const;
   // Has an op read or written that memory, or made a view of it?
   [[nodiscard]] bool touches(const at::Tensor& tensor) const;
+  // Has a kernel written it?
+  [[nodiscard]] bool writes(const at::Tensor& tensor) const;
 
   // Hands over the finished tape. `returned`: tensors to hand out after every replay. `keep`: the survivors as well.
   // `earlier`: recordings of the same step. `dropped`: positions of inputs that the step lets

@@ -28,6 +28,7 @@ import torch
 from torch import nn
 
 import stowage
+from stowage.step.guards.threads import tensors_within_reach
 
 CALLS = 10
 
@@ -541,3 +542,106 @@ def test_a_thread_that_is_woken(wakes, what):
     got, step = trained(True)
     assert got == expected
     assert (step.stats()["planned_steps"] >= 4) == (what != "looks"), step.refusal
+
+
+# ---- What is looked at, and how
+
+
+class Hostile:
+    """Nothing of it may run while it is looked at."""
+
+    def __init__(self, trainer):
+        object.__setattr__(self, "name", "a name")
+        object.__setattr__(self, "ran", trainer.seen)
+
+    def __getattribute__(self, name):
+        object.__getattribute__(self, "ran").append(name)
+        return object.__getattribute__(self, name)
+
+    def __getattr__(self, name):
+        object.__getattribute__(self, "ran").append(name)
+        raise AttributeError(name)
+
+    def __iter__(self):
+        object.__getattribute__(self, "ran").append("iter")
+        return iter(())
+
+    def __eq__(self, other):
+        object.__getattribute__(self, "ran").append("eq")
+        return True
+
+    __hash__ = object.__hash__
+
+
+class HostileList(list):
+    def __iter__(self):
+        raise RuntimeError("asked")
+
+
+class HostileDict(dict):
+    def values(self):
+        raise RuntimeError("asked")
+
+
+def test_nothing_runs_that_is_looked_at():
+    trainer = Trainer()
+    values = [
+        Hostile(trainer),
+        HostileList([Hostile(trainer)]),
+        HostileDict(a=Hostile(trainer)),
+        unittest.mock.MagicMock(),
+    ]
+    assert tensors_within_reach(values) == []
+    assert trainer.seen == []
+
+
+class Loader:
+    """Loads what comes next, from much that is of one kind."""
+
+    def __init__(self):
+        self.rows = [(i, f"row {i}", torch.full((4,), float(i % 7))) for i in range(20_000)]
+        self.lengths = {i: str(i) for i in range(100_000)}
+        self.ready = queue.Queue(2)
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        for row in itertools.cycle(self.rows):
+            self.ready.put((row[2], len(self.lengths)))
+
+
+class Logger:
+    def __init__(self):
+        self.told, self.rows = queue.Queue(), []
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while True:
+            self.rows.append(self.told.get())
+            self.told.task_done()
+
+
+@pytest.mark.filterwarnings("ignore:stowage")
+def test_loops_with_a_loader_and_a_logger_are_planned():
+    def trained(compiled):
+        trainer = Trainer()
+        trainer.loader, trainer.logger = Loader(), Logger()
+        trainer.history = [{"call": i, "losses": [float(i)] * 3} for i in range(20_000)]
+
+        def step():
+            row, _ = trainer.loader.ready.get()
+            loss = trainer.net(row).square().mean()
+            trainer.optimizer.zero_grad()
+            loss.backward()
+            trainer.optimizer.step()
+            trainer.logger.told.put({"loss": loss.item(), "name": trainer.name})
+            return loss.detach()
+
+        run = stowage.compile(step) if compiled else step
+        losses = [run().item() for _ in range(12)]
+        trainer.logger.told.join()
+        return (losses, trainer.logger.rows), run
+
+    expected, _ = trained(False)
+    got, step = trained(True)
+    assert got == expected
+    assert step.stats()["planned_steps"] >= 4, step.refusal

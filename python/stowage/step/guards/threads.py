@@ -17,6 +17,7 @@ import contextvars
 import functools
 import gc
 import importlib.util
+import itertools
 import operator
 import sys
 import threading
@@ -33,7 +34,8 @@ from stowage.step.guards.objects import dict_of, shape_of
 from stowage.step.guards.reads import is_library, is_library_module, is_standard, reads
 
 _MOST_OBJECTS = 20_000
-_ITEMS = (list, tuple, set, frozenset, collections.deque)
+_MOST_ITEMS = 256  # of one container: the others are taken for the same kind
+_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, collections.deque)
 _NOT_OF_OBJECTS = (
     "__init__",
     "__new__",
@@ -57,16 +59,32 @@ def tensors_within_reach(values: Iterable[Any]) -> list[torch.Tensor] | None:
     return search.tensors if search.ends() else None
 
 
-def tensors_of_other_threads() -> list[torch.Tensor] | None:
-    """As tensors_within_reach(), of all that run code of the program's."""
-    search = _Search()
+def other_threads() -> Iterator[tuple[tuple[int, int], list[types.FrameType]]]:
+    """Those that run code of the program's: by thread and outermost frame, its frames."""
     for thread, innermost in sys._current_frames().items():
         frame: types.FrameType | None = innermost if thread != threading.get_ident() else None
+        frames = []
         while frame is not None:
-            if not is_library(frame.f_code):
-                search.frame(frame)
+            frames.append(frame)
             frame = frame.f_back
-    return search.tensors if search.ends() else None
+        if not all(is_library(each.f_code) for each in frames):
+            yield (thread, id(frames[-1])), frames
+
+
+def tensors_at_hand(frames: Iterable[types.FrameType], by: Any, thread: int) -> list[torch.Tensor] | None:
+    """As tensors_within_reach(), of the code of a thread that runs. Nothing where that cannot come to ``by``, or is not that
+    thread."""
+    if isinstance(by, threading.Thread) and by.ident != thread:
+        return []
+    search = _Search()
+    for frame in frames:
+        if is_library(frame.f_code):
+            search.add(*frame.f_locals.values())
+        else:
+            search.frame(frame)
+    if not search.ends():
+        return None
+    return search.tensors if isinstance(by, threading.Thread) or search.met(by) else []
 
 
 class _Search:
@@ -82,9 +100,12 @@ class _Search:
 
     def add(self, *values: Any) -> None:
         for value in values:
-            if id(value) not in self._seen:
+            if type(value) not in _PLAIN and id(value) not in self._seen:
                 self._seen[id(value)] = value
                 self._todo.append(value)
+
+    def met(self, value: Any) -> bool:
+        return id(value) in self._seen
 
     def ends(self) -> bool:
         while self._todo:
@@ -98,50 +119,52 @@ class _Search:
         self.add(*frame.f_locals.values())
 
     def _look_into(self, value: Any) -> None:
-        if isinstance(value, torch.Tensor):
+        cls = type(value)  # isinstance() may ask the object
+        if issubclass(cls, torch.Tensor):
             self.tensors.append(value)
             if value.is_leaf and value.grad is not None:
                 self.add(value.grad)
-        elif isinstance(value, torch.nn.Module):
-            self.add(*value.parameters(), *value.buffers())
+        elif issubclass(cls, torch.nn.Module):
+            self.add(*torch.nn.Module.parameters(value), *torch.nn.Module.buffers(value))
             self._attributes(value)
-        elif isinstance(value, torch.optim.Optimizer):
+        elif issubclass(cls, torch.optim.Optimizer):
             self.add(value.param_groups, *value.state.values())
             self._attributes(value)
-        elif isinstance(value, types.FunctionType):
+        elif issubclass(cls, types.FunctionType):
             self._function(value)
-        elif isinstance(value, types.MethodType):
+        elif issubclass(cls, types.MethodType):
             self.add(value.__func__, value.__self__)
-        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        elif issubclass(cls, (types.BuiltinFunctionType, types.MethodWrapperType)):
             self.add(value.__self__)
-        elif isinstance(value, functools.partial):
+        elif issubclass(cls, functools.partial):
             self.add(value.func, value.args, value.keywords)
-        elif isinstance(value, dict):
-            self.add(*value.values())
-            self._attributes(value)
-        elif isinstance(value, _ITEMS):
-            self.add(*value)
-            self._attributes(value)
-        elif isinstance(value, threading.Thread):
+        elif (kind := next((each for each in _CONTAINERS if issubclass(cls, each)), None)) is not None:
+            items = dict.values(value) if kind is dict else kind.__iter__(value)
+            self.add(*itertools.islice(items, _MOST_ITEMS))
+            if python_class(cls) and not is_standard(module_of(cls)):
+                self._attributes(value)
+            elif issubclass(cls, collections.defaultdict):
+                self.add(value.default_factory)
+        elif issubclass(cls, threading.Thread):
             self.add(*vars(value).values())
-            self._class(type(value))
-        elif isinstance(value, (types.GeneratorType, types.CoroutineType)):
-            frame = value.gi_frame if isinstance(value, types.GeneratorType) else value.cr_frame
+            self._class(cls)
+        elif issubclass(cls, (types.GeneratorType, types.CoroutineType)):
+            frame = value.gi_frame if issubclass(cls, types.GeneratorType) else value.cr_frame
             if frame is not None:
                 self.frame(frame)
-        elif isinstance(value, type):
+        elif issubclass(cls, type):
             self._class(value, made=True)
-        elif isinstance(value, types.ModuleType):
+        elif issubclass(cls, types.ModuleType):
             if not is_standard(value.__name__) and not is_library_module(value):
                 self._named(vars(value).items())
-        elif isinstance(value, weakref.ReferenceType):
+        elif issubclass(cls, weakref.ReferenceType):
             self.add(value())
-        elif isinstance(value, weakref.finalize):
+        elif issubclass(cls, weakref.finalize):
             self.add(*(value.peek() or ()))
-        elif isinstance(value, contextvars.ContextVar):
+        elif issubclass(cls, contextvars.ContextVar):
             with contextlib.suppress(LookupError):
                 self.add(value.get())
-        elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
+        elif issubclass(cls, (operator.attrgetter, operator.methodcaller)):
             given = value.__reduce__()[1]
             self._read(part for name in given if isinstance(name, str) for part in name.split("."))
             self.add(*given)
@@ -186,23 +209,23 @@ class _Search:
 
     def _attributes(self, value: Any) -> None:
         cls = type(value)
-        if cls in _PLAIN:
-            return
-        of_library = is_standard(module_of(cls)) or not python_class(cls)
-        if of_library and cls not in _NAMESPACES:
-            held = gc.get_referents(value) if not isinstance(value, type) else ()
-            self.add(*(part for part in held if not isinstance(part, (type, types.ModuleType, types.CodeType))))
-            if str(getattr(value, "dtype", "")) == "object":  # of NumPy
-                self.add(*value.flat)
+        if (is_standard(module_of(cls)) or not python_class(cls)) and cls not in _NAMESPACES:
+            self._whatever_it_holds(value)
+            if "numpy" in sys.modules and issubclass(cls, sys.modules["numpy"].ndarray) and value.dtype.hasobject:
+                self.add(*itertools.islice(value.flat, _MOST_ITEMS))
         else:
             shape = shape_of(cls)
             self._named(list((dict_of(value) or {}).items()))
             self._named(_in_slots(value, shape.slots))
-            if shape.c_base is not None:
-                self.add(*(part for part in gc.get_referents(value) if part is not dict_of(value) and part is not cls))
+            if shape.c_base is not None and not issubclass(cls, _CONTAINERS):
+                self._whatever_it_holds(value)
         if cls not in self._classes:
             self._classes.add(cls)
             self._class(cls)
+
+    def _whatever_it_holds(self, value: Any) -> None:
+        held = itertools.islice(gc.get_referents(value), _MOST_ITEMS) if not issubclass(type(value), type) else ()
+        self.add(*(part for part in held if not issubclass(type(part), (type, types.ModuleType, types.CodeType))))
 
     def _named(self, items: Iterable[tuple[str, Any]]) -> None:
         for name, value in items:

@@ -3,8 +3,8 @@ before the call until that has been executed. So no plan serves what follows whe
 
     hands work to a thread      Thread(target=save).start(), pool.submit(function), queue.put(tensor): by which it may come to
                                 tensors that the step has touched
-    wakes one, or waits         event.set(), queue.put(1), queue.get(), thread.join(), while a thread runs code of the program's that
-                                may come to such tensors
+    wakes one, or waits         event.set(), queue.put(1), queue.get(), thread.join(), where a thread runs code of the program's that
+                                may come to such tensors, and to that event, queue, ...
 
 Python's own functions for that are replaced by ones that tell the step which runs on their thread, once and for all: whether a
 step will call one is not known before. Elsewhere they do what they did. Not seen: locks, pipes and variables that threads
@@ -26,39 +26,51 @@ from typing import Any
 import torch
 
 from stowage.step.guards.blind import HANDS_TO_THREAD, WAITS_FOR_THREAD
-from stowage.step.guards.threads import tensors_of_other_threads, tensors_within_reach
+from stowage.step.guards.threads import other_threads, tensors_at_hand, tensors_within_reach
 
-_THE_OTHERS = slice(1, None)  # arguments that are handed over, of a method of what hands them
-_ALL = slice(0, None)
-_HANDS: tuple[tuple[Any, str, slice], ...] = (
-    (threading.Thread, "start", _ALL),
-    (_thread, "start_new_thread", _ALL),
-    (_thread, "start_joinable_thread", _ALL),  # from Python 3.13 on
-    (concurrent.futures.ThreadPoolExecutor, "submit", _THE_OTHERS),
-    (concurrent.futures.ProcessPoolExecutor, "submit", _THE_OTHERS),
-    (queue.Queue, "put", _THE_OTHERS),
-    (multiprocessing.queues.Queue, "put", _THE_OTHERS),  # pickled by a thread
-    (multiprocessing.queues.JoinableQueue, "put", _THE_OTHERS),
-    (multiprocessing.pool.Pool, "apply_async", _THE_OTHERS),
-    (multiprocessing.pool.Pool, "_map_async", _THE_OTHERS),
-    (multiprocessing.pool.Pool, "imap", _THE_OTHERS),
-    (multiprocessing.pool.Pool, "imap_unordered", _THE_OTHERS),
-    (asyncio.BaseEventLoop, "call_soon_threadsafe", _THE_OTHERS),
+# Methods by which work is handed over, and functions, by where that begins among their arguments
+_HANDS: tuple[tuple[Any, str, int], ...] = (
+    (threading.Thread, "start", 0),
+    (_thread, "start_new_thread", 0),
+    (_thread, "start_joinable_thread", 0),  # from Python 3.13 on
+    (concurrent.futures.ThreadPoolExecutor, "submit", 1),
+    (concurrent.futures.ProcessPoolExecutor, "submit", 1),
+    (queue.Queue, "put", 1),
+    (multiprocessing.queues.Queue, "put", 1),  # pickled by a thread
+    (multiprocessing.queues.JoinableQueue, "put", 1),
+    (multiprocessing.pool.Pool, "apply_async", 1),
+    (multiprocessing.pool.Pool, "_map_async", 1),
+    (multiprocessing.pool.Pool, "imap", 1),
+    (multiprocessing.pool.Pool, "imap_unordered", 1),
+    (asyncio.BaseEventLoop, "call_soon_threadsafe", 1),
 )
 # All that wakes or waits consists of these: events, queues, semaphores, barriers, futures
 _WAKES_OR_WAITS: tuple[tuple[Any, str], ...] = (
+    (queue.Queue, "put"),
     (threading.Condition, "notify"),
     (threading.Condition, "wait"),
     (threading.Thread, "join"),
 )
+WRITTEN_MEANWHILE = "another thread has written to a tensor that the step had read before"
+_LOOKED_AT_EVERY = 16  # times: a search takes milliseconds where a thread has much at hand
 
 
 class Listener:
     """Of one step on one thread. tell(reason): no plan serves what follows; "" says that other threads are used, each time.
-    touched(tensor): has the step read or written it so far, or made it? ops(): how many operators has it run?"""
+    made(tensor): has the step written it so far, or made it? read(tensor): has it read it? ops(): how many operators has it run?
+    harmless: threads that could come to none that was made, and how often they need not be looked at; kept between calls."""
 
-    def __init__(self, tell: Callable[[str], None], touched: Callable[[torch.Tensor], bool], ops: Callable[[], int]):
-        self._tell, self._touched, self._ops = tell, touched, ops
+    def __init__(
+        self,
+        tell: Callable[[str], None],
+        made: Callable[[torch.Tensor], bool],
+        read: Callable[[torch.Tensor], bool],
+        ops: Callable[[], int],
+        harmless: dict[tuple[int, ...], int] | None = None,
+    ):
+        self._tell, self._made, self._read, self._ops = tell, made, read, ops
+        self._versions: list[tuple[torch.Tensor, int]] = []  # of what it has only read, and a thread may come to
+        self._harmless = {} if harmless is None else harmless
         self._within = False  # one of Python's functions calls others
 
     def hears(self) -> None:
@@ -69,41 +81,57 @@ class Listener:
         if _listening.get(threading.get_ident()) is self:
             del _listening[threading.get_ident()]
 
-    def within(self, call: Callable[[], Any], name: str, handed: Iterable[Any] | None) -> Any:
-        """call(), of a function of Python's, which hands these over, or wakes or waits for others."""
+    def within(self, call: Callable[[], Any], name: str, handed: Iterable[Any], by: Any) -> Any:
+        """call(), of a function of Python's, which hands these over, or wakes or waits for threads ``by`` this object; None: does not."""
         if self._within:
             return call()
         self._within = True
         try:
-            self._tell(self._reason(name, handed))
+            with torch._C.DisableTorchFunction():  # modes hear what the step asks, not this
+                reason = self._reason(name, handed, by)
+            self._tell(reason)
             return call()
         finally:
             self._within = False
 
-    def _reason(self, name: str, handed: Iterable[Any] | None) -> str:
+    def _reason(self, name: str, handed: Iterable[Any], by: Any) -> str:
         if self._ops() <= 0:
             return ""
-        if handed is not None and self._may_touch(tensors_within_reach(handed)):
+        reached = tensors_within_reach(handed)
+        self._versions += [(t, t._version) for t in reached or () if not t.is_inference() and self._read(t)]
+        if self._may_touch(reached):
             return f"{HANDS_TO_THREAD} ({name})"
-        if self._may_touch(tensors_of_other_threads()):
-            return f"{WAITS_FOR_THREAD} ({name})"
+        for thread, frames in other_threads() if by is not None else ():
+            key = (*thread, id(by))
+            if self._harmless.get(key, 0) > 0:
+                self._harmless[key] -= 1
+            elif self._may_touch(tensors_at_hand(frames, by, thread[0])):
+                return f"{WAITS_FOR_THREAD} ({name})"
+            else:
+                self._harmless[key] = _LOOKED_AT_EVERY
         return ""
 
     def _may_touch(self, reached: list[torch.Tensor] | None) -> bool:
-        return reached is None or any(t.layout == torch.strided and self._touched(t) for t in reached)
+        return reached is None or any(t.layout == torch.strided and self._made(t) for t in reached)
+
+    def has_written(self) -> bool:
+        """At the end: has another thread written what the step had read when it handed work over? Kernels that wait until now
+        would read that."""
+        with torch._C.DisableTorchFunction():
+            return any(t._version != version and not self._made(t) for t, version in self._versions)
 
 
 _listening: dict[int, Listener] = {}
 
 
-def _telling(original: Any, name: str, which: slice | None) -> Callable[..., Any]:
+def _telling(original: Any, name: str, first: int | None, wakes: bool) -> Callable[..., Any]:
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         listener = _listening.get(threading.get_ident())
         if listener is None:
             return original(*args, **kwargs)
-        handed = None if which is None else [*args[which], *kwargs.values()]
-        return listener.within(lambda: original(*args, **kwargs), name, handed)
+        handed = () if first is None else (*args[first:], *kwargs.values())
+        return listener.within(lambda: original(*args, **kwargs), name, handed, args[0] if wakes and args else None)
 
     return function
 
@@ -111,10 +139,11 @@ def _telling(original: Any, name: str, which: slice | None) -> Callable[..., Any
 @functools.cache
 def install() -> None:
     """Before what is watched is looked at. O(1)."""
-    for owner, name, which in (each for each in _HANDS if hasattr(each[0], each[1])):
-        setattr(owner, name, _telling(getattr(owner, name), f"{owner.__name__}.{name}", which))
-    for owner, name in _WAKES_OR_WAITS:
-        setattr(owner, name, _telling(getattr(owner, name), f"{owner.__name__}.{name}", None))
+    hands = {(owner, name): first for owner, name, first in _HANDS}
+    for owner, name in dict.fromkeys((*hands, *_WAKES_OR_WAITS)):
+        if hasattr(owner, name):
+            which = hands.get((owner, name)), (owner, name) in _WAKES_OR_WAITS
+            setattr(owner, name, _telling(getattr(owner, name), f"{owner.__name__}.{name}", *which))
 
 
-__all__ = ["Listener", "install"]
+__all__ = ["WRITTEN_MEANWHILE", "Listener", "install"]

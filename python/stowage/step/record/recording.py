@@ -33,7 +33,7 @@ from stowage.step.reach.world import World
 from stowage.step.record.declared import declare_world, found_arguments, lasting_argument, leave_out_gradients
 from stowage.step.record.gradients import Gradients, declare_gradients, sort_gradients
 from stowage.step.record.host_reads import PAST_THE_DISPATCHER, HostReads
-from stowage.step.record.other_threads import Listener
+from stowage.step.record.other_threads import WRITTEN_MEANWHILE, Listener
 from stowage.step.record.results import find_places, take_numbers, take_outputs
 from stowage.step.record.session import Session
 from stowage.step.record.shared_memory import shared_memory
@@ -198,10 +198,10 @@ def _watched(
             recorder.refuse(f"the step {reason}")
         session.world.tell(reason or "uses other threads")
 
-    def touched(tensor: torch.Tensor) -> bool:
-        return recorder.made_in_step(address(tensor)) or recorder.touches(address(tensor))
+    def made(tensor: torch.Tensor) -> bool:
+        return recorder.made_in_step(address(tensor)) or recorder.writes(address(tensor))
 
-    listener = Listener(tell, touched, lambda: recorder.ops)
+    listener = Listener(tell, made, lambda t: recorder.touches(address(t)), lambda: recorder.ops)
     try:
         session.watch()
         listener.hears()
@@ -213,9 +213,13 @@ def _watched(
                         "torch.compile has compiled"
                     )
                 with compiled_regions.seen(recorder.refuse, regions):
-                    return compiled()
-            with compiled_regions.looked_for(recorder.refuse, regions, reads):
-                return within_function_mode(reads, noted)
+                    result = compiled()
+            else:
+                with compiled_regions.looked_for(recorder.refuse, regions, reads):
+                    result = within_function_mode(reads, noted)
+            if listener.has_written():
+                recorder.refuse(WRITTEN_MEANWHILE)
+            return result
     finally:
         recorder.stop()
         listener.ends()

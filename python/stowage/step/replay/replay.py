@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from stowage import _core, _runtime, compiled_regions
-from stowage._torch.private import address, addresses, flatten, storage_address, unflatten
+from stowage._torch.private import address, addresses, flatten, is_shell, storage_address, unflatten
 from stowage._torch.subclasses import heard, unheard
 from stowage.errors import Error, InvalidGraph, InvalidPlan
 from stowage.eviction.budget import OutOfMemory
@@ -20,7 +20,7 @@ from stowage.planning import Plan
 from stowage.report.progress import shown
 from stowage.step.reach.parts import metadata
 from stowage.step.reach.python_state import PythonOfKernels, ToldKernels
-from stowage.step.record.other_threads import Listener
+from stowage.step.record.other_threads import WRITTEN_MEANWHILE, Listener
 from stowage.step.record.recording import Recording
 from stowage.step.record.session import OptimizerEvent
 from stowage.step.record.told_contents import ToldContents
@@ -109,6 +109,7 @@ class Replay:
         self._index_ranges = _runtime.IndexRanges(recording.tape)
         self.matcher.look_closely(bool(room.looks))
         self._memory: list[torch.Tensor | None] = []
+        self._harmless: dict[tuple[int, ...], int] = {}  # see Listener
         self._shells: dict[tuple[int, int], torch.Tensor] = {}
         for event in self.events:
             if isinstance(event, OptimizerEvent):
@@ -489,14 +490,22 @@ class Replay:
 
     def _python_of(self, call: Callable[[], Any], contents: ToldContents) -> Any:
         regions, matcher = self.room.regions, self.matcher
-        threads = Listener(contents.leaves, lambda t: matcher.touches(address(t)), lambda: matcher.matched)
+        threads = Listener(
+            contents.leaves,
+            lambda t: is_shell(t) or matcher.is_behind(address(t)),
+            lambda t: matcher.touches(address(t)),
+            lambda: matcher.matched,
+            self._harmless,
+        )
+        compiled = self.recording.world.compiled is not None or bool(regions.inside)
+        seen = compiled_regions.seen(matcher.leave, regions) if compiled else None
         try:
             threads.hears()
-            if self.recording.world.compiled is not None or regions.inside:
-                with compiled_regions.seen(matcher.leave, regions):
-                    return contents.beside(call)
-            with compiled_regions.looked_for(matcher.leave, regions, contents):
-                return contents.within(call)
+            with seen or compiled_regions.looked_for(matcher.leave, regions, contents):
+                result = contents.beside(call) if compiled else contents.within(call)
+            if not matcher.left and threads.has_written():
+                raise Error(f"{WRITTEN_MEANWHILE}; nothing of this call has happened but that")
+            return result
         finally:
             threads.ends()
 
