@@ -593,6 +593,8 @@ def test_nothing_runs_that_is_looked_at():
     ]
     assert tensors_within_reach(values) == []
     assert trainer.seen == []
+    assert tensors_within_reach([weakref.proxy(values[0])]) is None  # it does not tell what it stands for
+    assert trainer.seen == []
 
 
 class Loader:

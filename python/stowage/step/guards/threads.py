@@ -33,6 +33,11 @@ from stowage.step.guards.blind import module_of
 from stowage.step.guards.objects import dict_of, shape_of
 from stowage.step.guards.reads import is_library, is_library_module, is_standard, reads
 
+
+def _code(function: Any) -> types.CodeType:
+    return function.__code__
+
+
 _MOST_OBJECTS = 20_000
 _MOST_ITEMS = 256  # of one container: the others are taken for the same kind
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, collections.deque)
@@ -46,9 +51,13 @@ _NOT_OF_OBJECTS = (
     "__dict__",
     "__weakref__",
 )
+_WAIT = _code(threading.Condition.wait)
+_JOINS = {
+    _code(f) for f in (threading.Thread.join, getattr(threading.Thread, "_wait_for_tstate_lock", threading.Thread.join))
+}
 _NAMESPACES = (argparse.Namespace, types.SimpleNamespace)  # of which code reads some
 _ALL_OF_MODULE = frozenset(("globals", "eval", "exec"))
-_ANYTHING = frozenset(("get_objects", "get_referrers", "modules"))
+_ANYTHING = frozenset(("get_objects", "get_referrers", "modules", "f_locals"))
 
 
 def tensors_within_reach(values: Iterable[Any]) -> list[torch.Tensor] | None:
@@ -71,20 +80,32 @@ def other_threads() -> Iterator[tuple[tuple[int, int], list[types.FrameType]]]:
             yield (thread, id(frames[-1])), frames
 
 
-def tensors_at_hand(frames: Iterable[types.FrameType], by: Any, thread: int) -> list[torch.Tensor] | None:
-    """As tensors_within_reach(), of the code of a thread that runs. Nothing where that cannot come to ``by``, or is not that
-    thread."""
-    if isinstance(by, threading.Thread) and by.ident != thread:
-        return []
+def concerns(thread: int, frames: Iterable[types.FrameType], by: Any, wakes: bool) -> bool:
+    """Does what happens by this object concern a thread, whose frames are these, the innermost first? Where it ``wakes``, not one
+    that waits for something else."""
+    if isinstance(by, threading.Thread):
+        return by.ident == thread
+    for frame in itertools.takewhile(lambda frame: wakes and is_library(frame.f_code), frames):
+        if frame.f_code in _JOINS:
+            return False
+        if frame.f_code is _WAIT:
+            condition = frame.f_locals.get("self")
+            return condition is by or any(part is condition for part in vars(by).values())
+    return True
+
+
+def tensors_at_hand(frames: Iterable[types.FrameType], by: Any) -> list[torch.Tensor] | None:
+    """As tensors_within_reach(), of code that runs; none where that cannot come to ``by``."""
     search = _Search()
     for frame in frames:
         if is_library(frame.f_code):
             search.add(*frame.f_locals.values())
         else:
             search.frame(frame)
-    if not search.ends():
-        return None
-    return search.tensors if isinstance(by, threading.Thread) or search.met(by) else []
+    told = search.ends()
+    if search.is_whole and not isinstance(by, threading.Thread) and not search.met(by):
+        return []
+    return search.tensors if told else None
 
 
 class _Search:
@@ -97,6 +118,7 @@ class _Search:
         self._any_name = False
         self._waiting: dict[str, list[Any]] = {}  # attributes that no such code has read so far
         self._lost = False  # any object may be reached
+        self.is_whole = True  # there were not too many
 
     def add(self, *values: Any) -> None:
         for value in values:
@@ -109,7 +131,8 @@ class _Search:
 
     def ends(self) -> bool:
         while self._todo:
-            if self._lost or len(self._seen) > _MOST_OBJECTS:
+            if len(self._seen) > _MOST_OBJECTS:
+                self.is_whole = False
                 return False
             self._look_into(self._todo.pop())
         return not self._lost
@@ -159,6 +182,8 @@ class _Search:
                 self._named(vars(value).items())
         elif issubclass(cls, weakref.ReferenceType):
             self.add(value())
+        elif issubclass(cls, weakref.ProxyTypes):  # which do not tell what they stand for
+            self._lost = True
         elif issubclass(cls, weakref.finalize):
             self.add(*(value.peek() or ()))
         elif issubclass(cls, contextvars.ContextVar):
@@ -255,6 +280,8 @@ _PLAIN = {
     torch.Size,
     torch.dtype,
     torch.device,
+    types.FrameType,
+    types.TracebackType,
 }
 
 
@@ -290,4 +317,4 @@ def _content(cell: Any) -> Any:
         return None
 
 
-__all__ = ["tensors_within_reach"]
+__all__ = ["concerns", "other_threads", "tensors_at_hand", "tensors_within_reach"]

@@ -2,9 +2,12 @@
 before the call until that has been executed. So no plan serves what follows where the step, after an operator,
 
     hands work to a thread      Thread(target=save).start(), pool.submit(function), queue.put(tensor): by which it may come to
-                                tensors that the step has touched
+                                tensors that the step has made or written
     wakes one, or waits         event.set(), queue.put(1), queue.get(), thread.join(), where a thread runs code of the program's that
                                 may come to such tensors, and to that event, queue, ...
+
+What it has only read may be handed on: where another thread writes it then, the call ends with an error, or the recording is
+refused.
 
 Python's own functions for that are replaced by ones that tell the step which runs on their thread, once and for all: whether a
 step will call one is not known before. Elsewhere they do what they did. Not seen: locks, pipes and variables that threads
@@ -26,7 +29,7 @@ from typing import Any
 import torch
 
 from stowage.step.guards.blind import HANDS_TO_THREAD, WAITS_FOR_THREAD
-from stowage.step.guards.threads import other_threads, tensors_at_hand, tensors_within_reach
+from stowage.step.guards.threads import concerns, other_threads, tensors_at_hand, tensors_within_reach
 
 # Methods by which work is handed over, and functions, by where that begins among their arguments
 _HANDS: tuple[tuple[Any, str, int], ...] = (
@@ -44,15 +47,12 @@ _HANDS: tuple[tuple[Any, str, int], ...] = (
     (multiprocessing.pool.Pool, "imap_unordered", 1),
     (asyncio.BaseEventLoop, "call_soon_threadsafe", 1),
 )
-# All that wakes or waits consists of these: events, queues, semaphores, barriers, futures
-_WAKES_OR_WAITS: tuple[tuple[Any, str], ...] = (
-    (queue.Queue, "put"),
-    (threading.Condition, "notify"),
-    (threading.Condition, "wait"),
-    (threading.Thread, "join"),
-)
+# Of these consist events, queues, semaphores, barriers, futures
+_WAKES: tuple[tuple[Any, str], ...] = ((queue.Queue, "put"), (threading.Condition, "notify"))
+_WAITS: tuple[tuple[Any, str], ...] = ((threading.Condition, "wait"), (threading.Thread, "join"))
 WRITTEN_MEANWHILE = "another thread has written to a tensor that the step had read before"
 _LOOKED_AT_EVERY = 16  # times: a search takes milliseconds where a thread has much at hand
+_MOST_HARMLESS = 256
 
 
 class Listener:
@@ -81,20 +81,20 @@ class Listener:
         if _listening.get(threading.get_ident()) is self:
             del _listening[threading.get_ident()]
 
-    def within(self, call: Callable[[], Any], name: str, handed: Iterable[Any], by: Any) -> Any:
+    def within(self, call: Callable[[], Any], name: str, handed: Iterable[Any], by: Any, wakes: bool) -> Any:
         """call(), of a function of Python's, which hands these over, or wakes or waits for threads ``by`` this object; None: does not."""
         if self._within:
             return call()
         self._within = True
         try:
             with torch._C.DisableTorchFunction():  # modes hear what the step asks, not this
-                reason = self._reason(name, handed, by)
+                reason = self._reason(name, handed, by, wakes)
             self._tell(reason)
             return call()
         finally:
             self._within = False
 
-    def _reason(self, name: str, handed: Iterable[Any], by: Any) -> str:
+    def _reason(self, name: str, handed: Iterable[Any], by: Any, wakes: bool) -> str:
         if self._ops() <= 0:
             return ""
         reached = tensors_within_reach(handed)
@@ -103,11 +103,15 @@ class Listener:
             return f"{HANDS_TO_THREAD} ({name})"
         for thread, frames in other_threads() if by is not None else ():
             key = (*thread, id(by))
+            if not concerns(thread[0], frames, by, wakes):
+                continue
             if self._harmless.get(key, 0) > 0:
                 self._harmless[key] -= 1
-            elif self._may_touch(tensors_at_hand(frames, by, thread[0])):
+            elif self._may_touch(tensors_at_hand(frames, by)):
                 return f"{WAITS_FOR_THREAD} ({name})"
-            else:
+            elif not isinstance(by, threading.Thread):
+                if len(self._harmless) >= _MOST_HARMLESS:
+                    self._harmless.clear()
                 self._harmless[key] = _LOOKED_AT_EVERY
         return ""
 
@@ -124,14 +128,19 @@ class Listener:
 _listening: dict[int, Listener] = {}
 
 
-def _telling(original: Any, name: str, first: int | None, wakes: bool) -> Callable[..., Any]:
+def _telling(owner: Any, name: str, first: int | None) -> Callable[..., Any]:
+    original, said = getattr(owner, name), f"{owner.__name__}.{name}"
+    wakes = (owner, name) in _WAKES
+    takes_part = wakes or (owner, name) in _WAITS
+
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         listener = _listening.get(threading.get_ident())
         if listener is None:
             return original(*args, **kwargs)
         handed = () if first is None else (*args[first:], *kwargs.values())
-        return listener.within(lambda: original(*args, **kwargs), name, handed, args[0] if wakes and args else None)
+        by = args[0] if takes_part and args else None
+        return listener.within(lambda: original(*args, **kwargs), said, handed, by, wakes)
 
     return function
 
@@ -140,10 +149,9 @@ def _telling(original: Any, name: str, first: int | None, wakes: bool) -> Callab
 def install() -> None:
     """Before what is watched is looked at. O(1)."""
     hands = {(owner, name): first for owner, name, first in _HANDS}
-    for owner, name in dict.fromkeys((*hands, *_WAKES_OR_WAITS)):
+    for owner, name in dict.fromkeys((*hands, *_WAKES, *_WAITS)):
         if hasattr(owner, name):
-            which = hands.get((owner, name)), (owner, name) in _WAKES_OR_WAITS
-            setattr(owner, name, _telling(getattr(owner, name), f"{owner.__name__}.{name}", *which))
+            setattr(owner, name, _telling(owner, name, hands.get((owner, name))))
 
 
 __all__ = ["WRITTEN_MEANWHILE", "Listener", "install"]
