@@ -597,6 +597,37 @@ def test_nothing_runs_that_is_looked_at():
     assert trainer.seen == []
 
 
+class Unreadable:
+    def __getattribute__(self, name):
+        raise RuntimeError("not bound")
+
+    @property
+    def __dict__(self):
+        raise RuntimeError("not bound")
+
+
+@pytest.mark.filterwarnings("ignore:stowage")
+def test_what_cannot_be_looked_into_raises_nothing():
+    def trained(compiled):
+        torch.manual_seed(0)
+        net, told, held = nn.Linear(4, 1), queue.Queue(), Unreadable()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+        def step(x):
+            loss = net(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            told.put((held, 1))
+            return loss.detach()
+
+        run = stowage.compile(step) if compiled else step
+        data = torch.Generator().manual_seed(1)
+        return [run(torch.randn(3, 4, generator=data)).item() for _ in range(8)], told.qsize()
+
+    assert trained(True) == trained(False)
+
+
 class Loader:
     """Loads what comes next, from much that is of one kind."""
 

@@ -87,8 +87,11 @@ class Listener:
             return call()
         self._within = True
         try:
-            with torch._C.DisableTorchFunction():  # modes hear what the step asks, not this
-                reason = self._reason(name, handed, by, wakes)
+            try:
+                with torch._C.DisableTorchFunction():  # modes hear what the step asks, not this
+                    reason = self._reason(name, handed, by, wakes)
+            except Exception:  # of an object that does not let itself be looked into
+                reason = f"{HANDS_TO_THREAD} ({name})"
             self._tell(reason)
             return call()
         finally:
