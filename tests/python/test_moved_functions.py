@@ -80,9 +80,23 @@ def test_as_pytorch_comes():
 
 @pytest.mark.parametrize(
     "owner, name, value",
-    [(T, "mine", lambda t: t), (F, "gelu", F.relu), (T, "tanh", lambda t: t), (F, "old_relu", F.relu)],
-    ids=["a method more", "one for another", "a method", "kept under another name"],
+    [
+        (T, "mine", lambda t: t),
+        (F, "gelu", F.relu),
+        (T, "tanh", lambda t: t),
+        (F, "old_relu", F.relu),
+        (T, "is_cuda", property(bool)),
+    ],
+    ids=["a method more", "one for another", "a method", "kept under another name", "a property that asks where"],
 )
 def test_what_can_be_told(owner, name, value, monkeypatch):
     monkeypatch.setattr(owner, name, value, raising=False)
+    assert moved() == ""
+
+
+def test_one_for_two_that_change_no_number(monkeypatch):
+    for one, other in (("cuda", "xpu"), ("__repr__", "__str__"), ("mine", "yours")):
+        shared = lambda t, *args: t
+        monkeypatch.setattr(T, one, shared, raising=False)
+        monkeypatch.setattr(T, other, shared, raising=False)
     assert moved() == ""

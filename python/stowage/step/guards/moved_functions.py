@@ -19,6 +19,21 @@ from stowage._core import Guard, class_dict
 from stowage._torch.replaced import is_torchs
 from stowage._torch.stand_ins import original
 
+# Which of these runs changes no number: texts, and where a tensor would go to, or is
+_WITHOUT_NUMBERS = (
+    "__repr__",
+    "__str__",
+    "__format__",
+    "__dir__",
+    "cuda",
+    "xpu",
+    "hpu",
+    "ipu",
+    "mtia",
+    "cpu",
+    "pin_memory",
+    "is_",
+)
 _OWNERS: tuple[Any, ...] = (torch.Tensor, torch.nn.functional)
 _watched: Guard | None = None
 _found = ""
@@ -39,6 +54,8 @@ def moved() -> str:
 def _moved_in(owner: Any) -> str:
     names: dict[int, str] = {}  # of the program's functions, by identity
     for name in list(vars(owner)):
+        if name.startswith(_WITHOUT_NUMBERS) or name.endswith("_interface__"):
+            continue
         value = original(owner, name)
         of_pytorch = owner is not torch.Tensor or hasattr(TensorBase, name) or name.startswith("__")
         if isinstance(value, property):

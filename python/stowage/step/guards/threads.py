@@ -179,7 +179,7 @@ class _Search:
             self._class(value, made=True)
         elif issubclass(cls, types.ModuleType):
             if not is_standard(value.__name__) and not is_library_module(value):
-                self._named(vars(value).items())
+                self._named(list(vars(value).items()))
         elif issubclass(cls, weakref.ReferenceType):
             self.add(value())
         elif issubclass(cls, weakref.ProxyTypes):  # which do not tell what they stand for

@@ -174,7 +174,8 @@ class PythonState:
         def back() -> None:
             for name in kept.keys() | cls.__dict__.keys():
                 if cls.__dict__.get(name, _ABSENT) is not kept.get(name, _ABSENT):
-                    setattr(cls, name, kept[name]) if name in kept else delattr(cls, name)
+                    # As the class's own class may forbid
+                    type.__setattr__(cls, name, kept[name]) if name in kept else type.__delattr__(cls, name)
 
         self._back.append(back)
 
