@@ -128,6 +128,23 @@ def test_the_least_recently_used_leave(kept, monkeypatch):
     assert not stowage.plan(chain(6)).from_cache
 
 
+def test_all_entries_are_looked_at_seldom(kept, monkeypatch):
+    """And those of one process never take more than the limit."""
+    looks, evict = [], plan_cache._evict
+    monkeypatch.setattr(plan_cache, "_evict", lambda *of: (looks.append(1), evict(*of))[1])
+    monkeypatch.setattr(plan_cache, "_MANY", 8)
+    for length in range(3, 63):
+        stowage.plan(chain(length))
+    assert len(looks) == 1  # the first, of which there was nothing
+    total = sum(p.stat().st_size for p in kept.iterdir())
+    monkeypatch.setenv("STOWAGE_PLAN_CACHE", str(total))
+    looks.clear()
+    for length in range(63, 123):
+        stowage.plan(chain(length))
+        assert sum(p.stat().st_size for p in kept.iterdir()) <= total
+    assert 5 < len(looks) < 40
+
+
 def test_without_a_writable_directory_nothing_is_kept(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("STOWAGE_CACHE", str(tmp_path / "file"))

@@ -35,6 +35,8 @@ _NEAR = 1 / 2  # of two cost vectors: sum |a - b| / sum (a + b); a half when all
 _LEAST_UNPACKED = 16 << 20  # bytes of an entry that are unpacked for any graph,
 _UNPACKED_EACH = 4096  # and for each op and buffer
 _MOST_NUMBER = 1 << 62
+_MANY = 256  # entries
+_spare_bytes: dict[tuple[str, int], int] = {}  # by directory and limit: what may still be written until all are looked at again
 _WARNED: set[tuple] = set()  # of an entry, or of the directory, once
 
 
@@ -86,7 +88,7 @@ def keep(graph: Graph, options: dict[str, Any], entry: Entry) -> None:
     try:
         with opened(cache_directory(), "plans", make=True) as folder:
             if folder.replace(_name(key), content):
-                _evict(folder, most)
+                _make_room(folder, most, len(content))
     except (OSError, Refused) as error:
         _warn_refused(error)
 
@@ -242,8 +244,17 @@ def _name(key: str) -> str:
     return f"{key[:32]}.plan"
 
 
-def _evict(folder: Folder, most: int) -> None:
-    """What lies there under the name of an entry and is no file counts as nothing, and stays until it is replaced."""
+def _make_room(folder: Folder, most: int, written: int) -> None:
+    """Looks at all entries only where those that this process has written since it last looked may have filled half of what was
+    free: others write, too. O(1) but for that."""
+    place = (str(folder.path), most)
+    spare = _spare_bytes.get(place, 0) - written
+    _spare_bytes[place] = spare if spare >= 0 else (most - _evict(folder, most)) // 2
+
+
+def _evict(folder: Folder, most: int) -> int:
+    """Returns the bytes of all that stay. What lies there under the name of an entry and is no file counts as nothing, and stays
+    until it is replaced."""
     folder.tidy()
     found = [
         (i.st_mtime_ns, i.st_size, name)
@@ -251,11 +262,13 @@ def _evict(folder: Folder, most: int) -> None:
         if name.endswith(".plan") and stat.S_ISREG(i.st_mode)
     ]
     total = sum(size for _, size, _ in found)
+    kept = most - most // 8 if total > most and len(found) >= _MANY else most  # room for many, so that it lasts
     for _, size, name in sorted(found):
-        if total <= most:
+        if total <= kept:
             break
         folder.remove(name)
         total -= size
+    return total
 
 
 __all__ = ["Entry", "find", "keep", "kept_costs", "limit_bytes"]
