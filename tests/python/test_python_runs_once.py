@@ -508,6 +508,8 @@ def test_a_variable_that_was_not_set_is_said():
         return state.put_back()
 
     assert contextvars.copy_context().run(run) == "ContextVar"
+    variable = contextvars.ContextVar("by_default", default=7)
+    assert contextvars.copy_context().run(lambda: (run(), variable.get())) == ("", 7)
 
 
 def everything_within(function):

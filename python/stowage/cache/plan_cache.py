@@ -36,7 +36,9 @@ _LEAST_UNPACKED = 16 << 20  # bytes of an entry that are unpacked for any graph,
 _UNPACKED_EACH = 4096  # and for each op and buffer
 _MOST_NUMBER = 1 << 62
 _MANY = 256  # entries
-_spare_bytes: dict[tuple[str, int], int] = {}  # by directory and limit: what may still be written until all are looked at again
+_spare_bytes: dict[
+    tuple[str, int], int
+] = {}  # by directory and limit: what may still be written until all are looked at again
 _WARNED: set[tuple] = set()  # of an entry, or of the directory, once
 
 

@@ -123,9 +123,8 @@ class PythonState:
         self._back.append(lambda: None if _same(list(value), kept) else back(kept))
 
     def _keep_dict(self, value: dict) -> None:
-        kind = (
-            collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
-        )  # which has an order of its own
+        # That one has an order of its own
+        kind = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
         kept = list(kind.items(value))
 
         def back() -> None:
@@ -150,11 +149,12 @@ class PythonState:
         self._back.append(back)
 
     def _keep_variable(self, variable: contextvars.ContextVar) -> None:
-        kept = variable.get(_ABSENT)
-        if kept is _ABSENT:  # only who sets it can take that back
+        try:
+            kept = variable.get()  # or what it is by default
+        except LookupError:  # only who sets it can take that back
             self._kept_by_c.append((variable, kept_by_c.state_of(variable)))
-        else:
-            self._back.append(lambda: None if variable.get(_ABSENT) is kept else variable.set(kept))
+            return
+        self._back.append(lambda: None if variable.get() is kept else variable.set(kept))
 
     def _keep_bytes(self, value: Any) -> None:
         """Of what shows memory as bytes. That of a pointer of ctypes is the address."""
