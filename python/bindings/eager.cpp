@@ -142,7 +142,7 @@ void bind_eager(nb::module_& m) {
           "of"_a.none(), "kind"_a = nb::none());
   nb::class_<Packer>(m, "Packer", "A hook of saved tensors: budgets see what it does inside the operator that saves.")
       .def(nb::init<nb::object>(), "original"_a)
-
+      .def_ro("original", &Packer::original)
       .def("__call__", &Packer::call);
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<evict::Budget>(m, "Budget")

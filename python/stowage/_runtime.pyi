@@ -669,6 +669,9 @@ class Packer:
 
     def __init__(self, original: object) -> None: ...
 
+    @property
+    def original(self) -> object: ...
+
     def __call__(self, *args) -> object: ...
 
 class Budget:

@@ -241,8 +241,13 @@ def _made_settings() -> list[tuple[str, Any]]:
 
 def _saved_tensors_hooks() -> tuple[Any, ...] | None:
     """Which are set. They are not held: what they have packed may be theirs."""
-    top = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    top = hooks_of_saved_tensors()
     return top and tuple(map(_stands_for, top))
+
+
+def hooks_of_saved_tensors() -> tuple[Any, Any] | None:
+    """Those that are set innermost: one packs, one unpacks."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False)
 
 
 class _Hook:
@@ -299,14 +304,6 @@ def _default_devices() -> tuple[str, ...]:
     """Of torch.set_default_device() and ``with torch.device(...)``, which are function modes."""
     modes = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
     return tuple([str(mode.device) for mode in modes if isinstance(mode, DeviceContext)])
-
-
-def python_within_operators() -> bool:
-    """Does Python of the program's run while an operator does: a dispatch mode that is open, hooks of saved tensors?"""
-    return (
-        torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
-    )
 
 
 def foreign_mode() -> str:

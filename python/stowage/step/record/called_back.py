@@ -3,6 +3,7 @@
     F.triplet_margin_with_distance_loss(..., distance_function=mine)      a function that it is given
     torch.tensor(numbers), x[index]                                       methods of an object
     torch.sum(duck)                                                       __torch_function__ of a class
+    any operator, within saved_tensors_hooks() or a TorchDispatchMode     what these call
 
 A mode that was told of the function is off the stack meanwhile: it does not hear what such Python asks of tensors past the
 dispatcher. So the methods and functions that read tensors are replaced by ones that tell it, for as long as the function runs, and for
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from stowage._torch.private import dispatch_mode_active, hooks_of_saved_tensors
 from stowage._torch.replaced import is_torchs
 from stowage._torch.stand_ins import StandIn, original
 from stowage.step.record import tensor_of
@@ -72,6 +74,13 @@ def _is_others(kind: type) -> bool:
     return kind in _FUNCTIONS or not of_known
 
 
+def within_operators() -> bool:
+    """Does Python of the program's run while operators do: hooks of saved tensors (PyTorch's own look into none), a dispatch mode?"""
+    hooks = hooks_of_saved_tensors()
+    own = hooks is None or all(is_torchs(getattr(hook, "original", hook)) for hook in hooks)
+    return not own or dispatch_mode_active()
+
+
 def replaced_reader() -> str:
     """A method that reads tensors in whose place the program has put its own, which a stand-in would hide; "" where there is none."""
     return next((name for owner, name in _READERS if not is_torchs(original(owner, name))), "")
@@ -113,4 +122,4 @@ def _telling(method: Any) -> Callable[..., Any]:
     return told
 
 
-__all__ = ["Fence", "calls_others", "replaced_reader"]
+__all__ = ["Fence", "calls_others", "replaced_reader", "within_operators"]

@@ -30,14 +30,13 @@ from stowage._torch.private import (
     elements_as_text,
     heard_by,
     is_shell,
-    python_within_operators,
     storage_address,
     within_function_mode,
 )
 from stowage._torch.replaced import is_of_torch, meant
 from stowage.step.guards.reads import has_handlers, reads
 from stowage.step.record import tensor_of
-from stowage.step.record.called_back import Fence, calls_others, replaced_reader
+from stowage.step.record.called_back import Fence, calls_others, replaced_reader, within_operators
 from stowage.step.record.content import (
     POINTERS,
     TOLD,
@@ -87,7 +86,7 @@ class ToldContents(TorchFunctionMode):
             self.leaves(f"Tensor.{name}() inside the step")
         if not told or self._matcher.left:
             before = self._matcher.matched
-            others = not self._matcher.left and (python_within_operators() or calls_others(name, args, kwargs))
+            others = not self._matcher.left and (within_operators() or calls_others(name, args, kwargs))
             if others and (replaced := replaced_reader()):
                 self._matcher.leave(f"{name}() calls Python of the program's, which may read by its own {replaced}()")
             fence = Fence(self._called_back) if others else None
