@@ -544,6 +544,42 @@ def test_a_thread_that_is_woken(wakes, what):
     assert (step.stats()["planned_steps"] >= 4) == (what != "looks"), step.refusal
 
 
+@pytest.mark.filterwarnings("ignore:stowage")
+@pytest.mark.parametrize("served", [False, True])
+def test_a_simple_queue(served):
+    """What is put there cannot be seen: it matters where another thread may come to the queue."""
+
+    def trained(compiled):
+        trainer, told, answers = Trainer(), queue.SimpleQueue(), queue.SimpleQueue()
+
+        def serve():
+            while (value := told.get()) is not None:
+                answers.put(number(value))
+
+        if served:
+            threading.Thread(target=serve, daemon=True).start()
+
+        def step(x):
+            loss = trainer.net(x).square().mean()
+            trainer.optimizer.zero_grad()
+            loss.backward()
+            trainer.optimizer.step()
+            told.put(loss.detach() if served else 1)
+            trainer.seen.append(answers.get(timeout=20) if served else told.qsize())
+            return loss.detach()
+
+        run = stowage.compile(step) if compiled else step
+        data = torch.Generator().manual_seed(1)
+        losses = [run(torch.randn(3, 4, generator=data)).item() for _ in range(10)]
+        told.put(None)
+        return (losses, trainer.seen), run
+
+    expected, _ = trained(False)
+    got, step = trained(True)
+    assert got == expected
+    assert (step.stats()["planned_steps"] >= 4) != served, step.refusal
+
+
 # ---- What is looked at, and how
 
 

@@ -42,7 +42,7 @@ def those_that_tell_modes():
     """PyTorch's functions in Python that are told by their names."""
     for owner in (F, torch.functional, torch.Tensor):
         for name, value in vars(owner).items():
-            own = isinstance(value, types.FunctionType) and value.__name__ == name and replaced.is_torchs(value)
+            own = isinstance(value, types.FunctionType) and value.__code__.co_name == name and replaced.is_torchs(value)
             if own and "handle_torch_function" in value.__code__.co_names:
                 yield value
 

@@ -94,14 +94,28 @@ def concerns(thread: int, frames: Iterable[types.FrameType], by: Any, wakes: boo
     return True
 
 
-def tensors_at_hand(frames: Iterable[types.FrameType], by: Any) -> list[torch.Tensor] | None:
-    """As tensors_within_reach(), of code that runs; none where that cannot come to ``by``."""
+def known_to_others(by: Any) -> bool:
+    """May code of the program's that another thread runs come to this object?"""
+    for _, frames in other_threads():
+        search = _at_hand(frames)
+        if not search.ends() or search.met(by):
+            return True
+    return False
+
+
+def _at_hand(frames: Iterable[types.FrameType]) -> _Search:
     search = _Search()
     for frame in frames:
         if is_library(frame.f_code):
             search.add(*frame.f_locals.values())
         else:
             search.frame(frame)
+    return search
+
+
+def tensors_at_hand(frames: Iterable[types.FrameType], by: Any) -> list[torch.Tensor] | None:
+    """As tensors_within_reach(), of code that runs; none where that cannot come to ``by``."""
+    search = _at_hand(frames)
     told = search.ends()
     if search.is_whole and not isinstance(by, threading.Thread) and not search.met(by):
         return []
@@ -317,4 +331,4 @@ def _content(cell: Any) -> Any:
         return None
 
 
-__all__ = ["concerns", "other_threads", "tensors_at_hand", "tensors_within_reach"]
+__all__ = ["concerns", "known_to_others", "other_threads", "tensors_at_hand", "tensors_within_reach"]

@@ -54,6 +54,7 @@ from stowage.step.guards.kinds import how_to_enter
 from stowage.step.guards.memory import memory
 from stowage.step.guards.reads import is_library, reads
 from stowage.step.guards.standard import ITERATORS
+from stowage.step.guards.threads import known_to_others
 
 _NO_CODE: Mapping[types.CodeType, int] = types.MappingProxyType({})
 
@@ -181,8 +182,9 @@ class Walk:
             self.graph.grow()
             return False
         ops, reason = self.ops(), why(function, caller)
-        harmless = (ops < 0 and reason.startswith(REACHES_MEMORY)) or (ops == 0 and reason.startswith(HANDS_TO_THREAD))
-        self.tell("uses other threads" if harmless and ops == 0 else "" if harmless else reason)
+        if reason.startswith(HANDS_TO_THREAD) and (ops <= 0 or not known_to_others(owner)):
+            reason = "uses other threads"
+        self.tell("" if ops < 0 and reason.startswith(REACHES_MEMORY) else reason)
         waits = ops > 0 and knows_tensors(function)
         self._ops_before = ops if waits else self._ops_before
         return waits
