@@ -633,6 +633,40 @@ def test_nothing_runs_that_is_looked_at():
     assert trainer.seen == []
 
 
+@pytest.mark.filterwarnings("ignore:stowage")
+@pytest.mark.parametrize("optimizer_too", [False, True])
+def test_a_checkpoint_of_many_tensors_of_which_the_last_are_trained(optimizer_too):
+    def trained(compiled):
+        torch.manual_seed(0)
+        net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(300)))
+        for p in net[:-1].parameters():
+            p.requires_grad_(False)
+        optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], 0.1)
+        pool, saved = concurrent.futures.ThreadPoolExecutor(1), []
+
+        def save(state):
+            saved.append([t.tolist() for t in list(state["net"].values())[-2:]])
+
+        def step(x):
+            loss = net[-1](x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            state = {"net": net.state_dict()}
+            if optimizer_too:
+                state["optimizer"] = optimizer.state_dict()
+            pool.submit(save, state).result()
+            return loss.detach()
+
+        run = stowage.compile(step) if compiled else step
+        data = torch.Generator().manual_seed(1)
+        losses = [run(torch.randn(3, 2, generator=data)).item() for _ in range(8)]
+        pool.shutdown()
+        return losses, saved
+
+    assert trained(True) == trained(False)
+
+
 class Unreadable:
     def __getattribute__(self, name):
         raise RuntimeError("not bound")

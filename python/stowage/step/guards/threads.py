@@ -39,7 +39,8 @@ def _code(function: Any) -> types.CodeType:
 
 
 _MOST_OBJECTS = 20_000
-_MOST_ITEMS = 256  # of one container: the others are taken for the same kind
+# Of one container: the others are taken for the same kind. A checkpoint that is handed over may hold thousands
+_MOST_ITEMS_HANDED, _MOST_ITEMS_AT_HAND = 4096, 256
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, collections.deque)
 _NOT_OF_OBJECTS = (
     "__init__",
@@ -63,7 +64,7 @@ _ANYTHING = frozenset(("get_objects", "get_referrers", "modules", "f_locals"))
 def tensors_within_reach(values: Iterable[Any]) -> list[torch.Tensor] | None:
     """With their gradients, and those that modules and optimizers hold. None where that cannot be told: too many objects, code
     that looks through all of them."""
-    search = _Search()
+    search = _Search(_MOST_ITEMS_HANDED)
     search.add(*values)
     return search.tensors if search.ends() else None
 
@@ -104,7 +105,7 @@ def known_to_others(by: Any) -> bool:
 
 
 def _at_hand(frames: Iterable[types.FrameType]) -> _Search:
-    search = _Search()
+    search = _Search(_MOST_ITEMS_AT_HAND)
     for frame in frames:
         if is_library(frame.f_code):
             search.add(*frame.f_locals.values())
@@ -123,7 +124,8 @@ def tensors_at_hand(frames: Iterable[types.FrameType], by: Any) -> list[torch.Te
 
 
 class _Search:
-    def __init__(self) -> None:
+    def __init__(self, most_items: int) -> None:
+        self._most_items = most_items
         self.tensors: list[torch.Tensor] = []
         self._seen: dict[int, Any] = {}  # with the object, whose id stays its own
         self._classes: set[type] = set()  # of objects
@@ -177,7 +179,7 @@ class _Search:
             self.add(value.func, value.args, value.keywords)
         elif (kind := next((each for each in _CONTAINERS if issubclass(cls, each)), None)) is not None:
             items = dict.values(value) if kind is dict else kind.__iter__(value)
-            self.add(*itertools.islice(items, _MOST_ITEMS))
+            self.add(*itertools.islice(items, self._most_items))
             if python_class(cls) and not is_standard(module_of(cls)):
                 self._attributes(value)
             elif issubclass(cls, collections.defaultdict):
@@ -251,7 +253,7 @@ class _Search:
         if (is_standard(module_of(cls)) or not python_class(cls)) and cls not in _NAMESPACES:
             self._whatever_it_holds(value)
             if "numpy" in sys.modules and issubclass(cls, sys.modules["numpy"].ndarray) and value.dtype.hasobject:
-                self.add(*itertools.islice(value.flat, _MOST_ITEMS))
+                self.add(*itertools.islice(value.flat, self._most_items))
         else:
             shape = shape_of(cls)
             self._named(list((dict_of(value) or {}).items()))
@@ -263,7 +265,7 @@ class _Search:
             self._class(cls)
 
     def _whatever_it_holds(self, value: Any) -> None:
-        held = itertools.islice(gc.get_referents(value), _MOST_ITEMS) if not issubclass(type(value), type) else ()
+        held = itertools.islice(gc.get_referents(value), self._most_items) if not issubclass(type(value), type) else ()
         self.add(*(part for part in held if not issubclass(type(part), (type, types.ModuleType, types.CodeType))))
 
     def _named(self, items: Iterable[tuple[str, Any]]) -> None:
