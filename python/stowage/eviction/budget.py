@@ -165,6 +165,7 @@ class budget(_runtime.Block):
             if callable(self._progress) or (self._progress is not False and visible()):
                 tell = _Telling(self, self._while_it_watches.enter_context(shown("budget", self._progress)))
                 self._after_step.append(tell)
+            # What a compiled step lets go of may have to leave before any op has touched it
             if self._of_calls or _runtime.live_bytes(str(self.device)) > self.limit_bytes // 2:
                 for tensor in self._may_make_room():
                     self._runtime.adopt(address(tensor))

@@ -98,8 +98,7 @@ ORDERS_WORK = "uses streams or events of a device"
 HANDS_OUT_MEMORY = "hands a tensor's memory to other libraries"
 REACHES_MEMORY = "may read or write the memory of tensors by its address"
 HANDS_TO_THREAD = "hands tensors to another thread"
-WAITS_FOR_THREAD = "wakes or waits for a thread that may read its tensors"
-NEVER_PLANNED = (ORDERS_WORK, HANDS_OUT_MEMORY, REACHES_MEMORY, HANDS_TO_THREAD, WAITS_FOR_THREAD)
+NEVER_PLANNED = (ORDERS_WORK, HANDS_OUT_MEMORY, REACHES_MEMORY, HANDS_TO_THREAD)
 # Of ctypes: functions that take an address, and ways to functions of C. And types of C whose objects stand for either
 _BY_ADDRESS = ("memmove", "memset", "string_at", "wstring_at", "memoryview_at", "cast", "CDLL", "PyDLL", "cdll", "pydll", "pythonapi",
                "CFUNCTYPE", "PYFUNCTYPE")  # fmt: skip

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from stowage.step.guards.blind import HANDS_TO_THREAD, WAITS_FOR_THREAD
+from stowage.step.guards.blind import HANDS_TO_THREAD
 from stowage.step.guards.threads import concerns, other_threads, tensors_at_hand, tensors_within_reach
 
 # Methods by which work is handed over, and functions, by where that begins among their arguments
@@ -50,6 +50,7 @@ _HANDS: tuple[tuple[Any, str, int], ...] = (
 # Of these consist events, queues, semaphores, barriers, futures
 _WAKES: tuple[tuple[Any, str], ...] = ((queue.Queue, "put"), (threading.Condition, "notify"))
 _WAITS: tuple[tuple[Any, str], ...] = ((threading.Condition, "wait"), (threading.Thread, "join"))
+WAITS_FOR_THREAD = "wakes or waits for a thread that may read its tensors"
 WRITTEN_MEANWHILE = "another thread has written to a tensor that the step had read before"
 _LOOKED_AT_EVERY = 16  # times: a search takes milliseconds where a thread has much at hand
 _MOST_HARMLESS = 256

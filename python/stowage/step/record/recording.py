@@ -194,9 +194,9 @@ def _watched(
         return call()
 
     def tell(reason: str) -> None:
-        if reason.startswith(NEVER_PLANNED):
+        if reason:
             recorder.refuse(f"the step {reason}")
-        session.world.tell(reason or "uses other threads")
+        session.world.tell("uses other threads")
 
     def made(tensor: torch.Tensor) -> bool:
         return recorder.made_in_step(address(tensor)) or recorder.writes(address(tensor))
