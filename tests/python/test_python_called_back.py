@@ -172,30 +172,33 @@ WAYS = {
 }
 
 
+def trained(way, read, options, before_call=lambda call: None):
+    """Losses, what was read, and what it is at the end. ``options``: of stowage.compile, or none."""
+    held = Held()
+    loss_of = WAYS[way](held, READS[read])
+
+    def step(x):
+        held.optimizer.zero_grad()
+        loss = loss_of(held.model(x))
+        loss.backward()
+        held.optimizer.step()
+        return loss.detach()
+
+    run, losses = step if options is None else stowage.compile(step, **options), []
+    for call in range(CALLS):
+        before_call(call)
+        losses.append(run(torch.randn(4, 3, generator=torch.Generator().manual_seed(call))).item())
+    return losses, held.log, held.mean.tolist()
+
+
 @pytest.mark.parametrize("budget", [None, 4096])
 @pytest.mark.parametrize("check", ["always", "never"])
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_it_reads(way, read, check, budget):
-    def trained(compiled):
-        held = Held()
-        loss_of = WAYS[way](held, READS[read])
-
-        def step(x):
-            held.optimizer.zero_grad()
-            loss = loss_of(held.model(x))
-            loss.backward()
-            held.optimizer.step()
-            return loss.detach()
-
-        run, losses = stowage.compile(step, check=check, budget=budget) if compiled else step, []
-        for call in range(CALLS):
-            losses.append(run(torch.randn(4, 3, generator=torch.Generator().manual_seed(call))).item())
-        return losses, held.log, held.mean.tolist()
-
     before = dict(vars(torch.Tensor))
-    assert trained(True) == trained(False)
+    assert trained(way, read, {"check": check, "budget": budget}) == trained(way, read, None)
     assert dict(vars(torch.Tensor)) == before
 
 
@@ -205,30 +208,23 @@ def test_what_it_reads(way, read, check, budget):
 def test_what_it_reads_by_a_method_of_the_programs(name, since, monkeypatch):
     """A stand-in would hide it."""
 
-    def trained(compiled):
-        held, calls = Held(), []
-        loss_of, original = WAYS["distance"](held, READS[name]), getattr(torch.Tensor, name)
+    def replaced(options):
+        calls, original = [], getattr(torch.Tensor, name)
 
         def mine(self):
             calls.append(1)
             return original(self)
 
-        def step(x):
-            held.optimizer.zero_grad()
-            loss = loss_of(held.model(x))
-            loss.backward()
-            held.optimizer.step()
-            return loss.detach()
-
-        run, losses = stowage.compile(step) if compiled else step, []
         with monkeypatch.context() as patch:
-            for call in range(CALLS):
-                if call == since:
-                    patch.setattr(torch.Tensor, name, mine)
-                losses.append(run(torch.randn(4, 3, generator=torch.Generator().manual_seed(call))).item())
-        return losses, held.log, held.mean.tolist(), len(calls)
+            seen = trained(
+                "distance",
+                name,
+                options,
+                lambda call: patch.setattr(torch.Tensor, name, mine) if call == since else None,
+            )
+        return seen, len(calls)
 
-    assert trained(True) == trained(False)
+    assert replaced({}) == replaced(None)
 
 
 def test_functions_that_read_nothing_are_planned():
