@@ -202,6 +202,38 @@ def test_methods_that_read(name, how, since, until, options):
     assert {k: v for k, v in vars(torch.Tensor).items() if k != "__slotnames__"} == before
 
 
+@pytest.mark.parametrize("budget", [None, 2 << 20])
+@pytest.mark.parametrize("name", ["relu", "tanh", "backward"])
+def test_calls_that_skip_python_see_it(name, budget):
+    """A budget, which replaces methods while it records, hides no later replacement from the guards."""
+
+    def trained(options):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 256), nn.Linear(256, 8))
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+        def step(x):
+            loss = model[2](model[1](model[0](x).relu()).tanh()).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run, calls, results = step if options is None else stowage.compile(step, **options), [], []
+        own, original = name in vars(torch.Tensor), getattr(torch.Tensor, name)
+        generator = torch.Generator().manual_seed(1)
+        try:
+            for call in range(CALLS):
+                if call == 8:
+                    setattr(torch.Tensor, name, replacing(original, calls))
+                results.append(run(torch.randn(512, 64, generator=generator)))
+        finally:
+            setattr(torch.Tensor, name, original) if own else delattr(torch.Tensor, name)
+        return torch.stack(results).tolist(), len(calls)
+
+    assert trained({"check": "never", "budget": budget}) == trained(None)
+
+
 @pytest.mark.parametrize("name", ["tolist", "tanh"])
 def test_what_the_program_sets_within_a_block_stays(name):
     plain, calls = getattr(torch.Tensor, name), []
