@@ -149,3 +149,34 @@ def test_nothing_is_compiled_twice(share):
 
     (got, _), count = graphs(within)
     assert count == wanted and all(map(torch.equal, got, expected))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_call_that_leaves_its_recording_within_what_is_compiled():
+    """A branch on data asks for a number there. Dynamo, which is at work then, compiles nothing of this package."""
+
+    def trained(options):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+
+        @torch.compile
+        def branching(x):
+            y = model[0](x)
+            if y.sum() > 0:
+                y = y * 1.1
+            return model[2](model[1](y))
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = branching(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = step if options is None else stowage.compile(step, **options)
+        data = torch.Generator().manual_seed(1)
+        return [run(torch.randn(4, 3, generator=data)).item() for _ in range(10)]
+
+    assert trained({"budget": "1MiB"}) == trained(None)
