@@ -33,11 +33,20 @@ _LIBRARY_FOLDERS = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64", "/
 
 
 class Worker:
-    """A process that answers requests. ``tcmalloc``: it runs on tcmalloc, which keeps all pages that it ever got."""
+    """A process that answers requests. ``tcmalloc``: it runs on tcmalloc, which keeps all pages that it ever got.
+    ``package``: the folder that stowage is imported from, where it is another one than the parent's."""
 
-    def __init__(self, config: dict, threads: int, tcmalloc: bool = False, script: str = sys.argv[0]):
+    def __init__(
+        self,
+        config: dict,
+        threads: int,
+        tcmalloc: bool = False,
+        script: str = sys.argv[0],
+        package: str | None = None,
+    ):
         environment = dict(os.environ, OMP_NUM_THREADS=str(threads), TRANSFORMERS_VERBOSITY="error")
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        paths = [package, str(ROOT), os.environ.get("PYTHONPATH")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         if tcmalloc:
             environment |= {
                 "LD_PRELOAD": tcmalloc_path(),

@@ -11,6 +11,7 @@ of the median eager step; it is measured in fresh processes.
 
     ./dev bench step_time                     both models, 1 and 2 threads, 12 rounds
     ./dev bench step_time --model gpt2_small --threads 1 --rounds 20
+    ./dev bench step_time --before FOLDER     and another build of the package, imported from FOLDER, in the same turns
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ RIVALS = {
     "planned": {"planned": True, "tcmalloc": False},
     "planned+tcmalloc": {"planned": True, "tcmalloc": True},
 }
+BEFORE = "planned, before"
 MOST_FIRST_CALLS = 12
 
 
@@ -59,18 +61,24 @@ def handlers(config: dict) -> dict:
 # ---- In the parent
 
 
-def measure_turns(config: dict, threads: int, names: list[str], rounds: int, count: int) -> dict:
-    """Medians of interleaved steps, in seconds, and whether all losses were equal."""
+def measure_turns(
+    config: dict, threads: int, names: list[str], rounds: int, count: int, before: str | None = None
+) -> dict:
+    """Medians of interleaved steps, in seconds, and whether all losses were equal. ``before``: the folder of another
+    build of the package, a rival of its own."""
     workers = {name: common.Worker(config | RIVALS[name], threads, RIVALS[name]["tcmalloc"]) for name in names}
+    if before:
+        workers[BEFORE] = common.Worker(config | RIVALS["planned"], threads, package=before)
+    planned = [name for name in workers if name == BEFORE or RIVALS[name]["planned"]]
     losses = {
-        name: (worker.ask("until_planned") if RIVALS[name]["planned"] else worker.ask("steps", count=4))["losses"]
+        name: (worker.ask("until_planned") if name in planned else worker.ask("steps", count=4))["losses"]
         for name, worker in workers.items()
     }
     turns = common.take_turns(workers, rounds, count)
-    seconds = {name: turns[name]["seconds"] for name in names}
-    for name in names:
+    seconds = {name: turns[name]["seconds"] for name in workers}
+    for name in workers:
         losses[name] += turns[name]["losses"]
-    stats = {name: workers[name].ask("stats") for name in names if RIVALS[name]["planned"]}
+    stats = {name: workers[name].ask("stats") for name in planned}
     for worker in workers.values():
         worker.close()
     shortest = min(len(values) for values in losses.values())
@@ -89,7 +97,7 @@ def measure_turns(config: dict, threads: int, names: list[str], rounds: int, cou
                 "steps": len(seconds[name]),
                 "misses": stats[name]["misses"] if name in stats else None,
             }
-            for name in names
+            for name in workers
         },
         "arena_bytes": stats["planned"]["arena_bytes"],
     }
@@ -152,6 +160,9 @@ def main() -> None:
         choices=list(RIVALS),
         help="eager, eager+tcmalloc and planned always run",
     )
+    parser.add_argument(
+        "--before", metavar="FOLDER", help="another build of the package takes part, imported from there"
+    )
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=3, help="counted steps in a turn (default 3)")
     parser.add_argument(
@@ -171,7 +182,7 @@ def main() -> None:
             common.say(f"{model}, {common.threads_text(threads)}: {options.rounds} rounds")
             config = {"model": model, "form": options.form}
             result = {"model": model, "what": models.BUILDERS[model].__doc__, "threads": threads, "form": options.form}
-            result |= measure_turns(config, threads, names, options.rounds, options.steps)
+            result |= measure_turns(config, threads, names, options.rounds, options.steps, options.before)
             step_seconds = result["rivals"]["eager"]["median_ms"] / 1000
             result["recording"] = (
                 measure_recording(config, threads, options.recordings, step_seconds) if options.recordings else {}

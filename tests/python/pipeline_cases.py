@@ -201,3 +201,72 @@ def layers_that_are_frozen(rank: int, size: int) -> None:
         for batch in _batches(2):
             _equal(step(*batch), alone(*batch))
         _as_the_ledger_says(step)
+
+
+class _Positions(nn.Module):
+    """Passes integers on beside the values."""
+
+    def forward(self, x):
+        return x, torch.arange(x.shape[1]).expand(x.shape[0], -1)
+
+
+class _AtPositions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, at):
+        return self.linear(x) + at.unsqueeze(-1)
+
+
+class _Half(nn.Module):
+    """Returns a part of what it makes, and one that nothing trains."""
+
+    def forward(self, x):
+        return x[..., : WIDTH // 2], x.detach()[..., WIDTH // 2 :]
+
+
+class _Joined(nn.Module):
+    def forward(self, x, y):
+        return torch.cat([x, y], -1)
+
+
+def _layer_kinds() -> dict[str, list[nn.Module]]:
+    """What ends in a view, writes to its input, passes integers, has no parameters."""
+    linear = lambda: nn.Linear(WIDTH, WIDTH)
+    return {
+        "views": [linear(), linear(), linear()],
+        "in place": [linear(), nn.ReLU(inplace=True), linear(), nn.Hardtanh(inplace=True)],
+        "nothing": [nn.Identity(), linear(), nn.Dropout(0.0), nn.Identity()],
+        "turned": [nn.Unflatten(2, (2, WIDTH // 2)), nn.Flatten(2), linear()],
+        "integers": [linear(), _Positions(), _AtPositions()],
+        "parts": [linear(), _Half(), _Joined(), linear()],
+        "normed": [linear(), nn.LayerNorm(WIDTH), nn.Tanh(), nn.RMSNorm(WIDTH)],
+        "across": [nn.Conv1d(5, 5, 3, padding=1), linear(), nn.MultiheadAttention(WIDTH, 2, batch_first=True)],
+    }
+
+
+class _Attention(nn.Module):
+    def __init__(self, inner: nn.MultiheadAttention):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x, x, x, need_weights=False)[0]
+
+
+def layers_of_each_kind(rank: int, size: int) -> None:
+    for kind in _layer_kinds():
+
+        def made(kind: str = kind) -> stowage.Chain:
+            torch.manual_seed(2)
+            middle = [_Attention(m) if isinstance(m, nn.MultiheadAttention) else m for m in _layer_kinds()[kind]]
+            modules = [nn.Embedding(20, WIDTH), *middle, nn.Linear(WIDTH, 20)]
+            loss = lambda y, t: nn.functional.cross_entropy(y.flatten(0, 1), t.flatten()).view(())
+            return stowage.Chain([m.double() for m in modules], loss, lambda ps: torch.optim.AdamW(ps, lr=1e-2))
+
+        for schedule in ("1f1b", "zero-bubble", "zbv"):
+            alone = made()
+            step = stowage.shard(made(), (size,), pipeline={"micro_batches": 4, "schedules": [schedule]})
+            for batch in _batches(2):
+                _equal(step(*batch), alone(*batch))

@@ -2,7 +2,10 @@
 the model."""
 
 import copy
+import io
+import pickle
 
+import numpy
 import pytest
 import torch
 from mean_square import mean_square_step
@@ -384,3 +387,34 @@ def test_what_cannot_be_recorded_is_refused():
         stowage.Unsupported, match=r"test_fit.py:\d+: numbers that depend on data \(aten._local_scalar_dense"
     ):
         stowage.max_batch(make_step, "1GiB")
+
+
+@pytest.mark.parametrize(
+    "make, use, words",
+    [
+        (lambda: nn.LazyLinear(4), lambda model, loss: None, "a lazy module"),
+        (lambda: nn.Linear(4, 4), lambda model, loss: loss.detach().numpy(), "an array of a tensor"),
+        (lambda: nn.Linear(4, 4), lambda model, loss: numpy.asarray(model.bias.detach()), "an array of a tensor"),
+        (lambda: nn.Linear(4, 4), lambda model, loss: pickle.dumps(loss.detach()), "pickled or copied"),
+        (
+            lambda: nn.Linear(4, 4),
+            lambda model, loss: torch.save(model.state_dict(), io.BytesIO()),
+            "pickled or copied",
+        ),
+    ],
+)
+def test_what_asks_for_content_is_refused_by_the_users_line(make, use, words):
+    def make_step(batch_size):
+        model = make()
+
+        def train_step(x):
+            loss = model(x).sum()
+            loss.backward()
+            use(model, loss)
+            model.zero_grad()
+
+        return train_step, torch.randn(batch_size, 4)
+
+    for ask in (stowage.max_batch, stowage.will_it_fit):
+        with pytest.raises(stowage.Unsupported, match=rf"test_fit.py:\d+: .*{words}"):
+            ask(make_step, "1GiB")

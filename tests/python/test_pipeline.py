@@ -61,6 +61,115 @@ def test_on_paper():
         stowage.shard_plan(lambda x: x, batch, mesh=(2,), pipeline=4)
 
 
+class Updates(torch.optim.Optimizer):
+    """Whose step is ``update(parameters)``."""
+
+    def __init__(self, parameters, update):
+        super().__init__(parameters, {})
+        self.update = update
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.update([p for group in self.param_groups for p in group["params"]])
+
+
+def clips_by_the_norm_of_all(ps):
+    norm = torch.stack([p.grad.norm() for p in ps]).norm()
+    for p in ps:
+        p.sub_(p.grad / norm)
+
+
+def clips_foreach(ps):
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm([p.grad for p in ps])))
+    torch._foreach_sub_(ps, torch._foreach_div([p.grad for p in ps], norm))
+
+
+def follows_another(ps):
+    for p in ps:
+        p.sub_(p.grad * ps[0].mean())
+
+
+def by_each_norm(ps):
+    norms = torch._foreach_norm([p.grad for p in ps])
+    torch._foreach_sub_(ps, torch._foreach_div([p.grad for p in ps], norms))
+
+
+def _hooked(ps):
+    optimizer = torch.optim.SGD(ps, lr=0.1)
+    clips = lambda o, a, k: [nn.utils.clip_grad_norm_(o.param_groups[0]["params"], 1.0)].clear()
+    optimizer.register_step_pre_hook(clips)
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    "optimizer, words",
+    [
+        (lambda ps: Updates(ps, clips_by_the_norm_of_all), "several layers together"),
+        (lambda ps: Updates(ps, clips_foreach), "several layers together"),
+        (lambda ps: Updates(ps, follows_another), "several layers together"),
+        (_hooked, "several layers together"),
+        (lambda ps: Updates(ps, lambda ps: [p.grad.norm().item() for p in ps]), "reads numbers"),
+        (lambda ps: torch.optim.SGD([{"params": ps[:2]}, {"params": ps[2:], "lr": 0.5}], lr=0.1), "another 'lr'"),
+        (lambda ps: torch.optim.SGD(ps, lr=1 / len(ps)), "another 'lr'"),
+    ],
+)
+def test_optimizers_that_a_stage_would_change_are_refused(optimizer, words):
+    chain, batch = pipeline_cases._chain(4, optimizer), pipeline_cases._batches(1)[0]
+    with pytest.raises(stowage.Unsupported, match=words):
+        stowage.shard_plan(chain, batch, mesh=(2,), pipeline=4)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda ps: torch.optim.AdamW(ps, foreach=True),
+        lambda ps: torch.optim.Adam(ps, fused=True),
+        lambda ps: torch.optim.NAdam(ps),
+        lambda ps: torch.optim.SGD(
+            [{"params": [p for p in ps if p.dim() > 1]}, {"params": [p for p in ps if p.dim() <= 1], "lr": 0.5}], lr=0.1
+        ),
+        lambda ps: Updates(ps, by_each_norm),
+        lambda ps: Updates(ps, lambda ps: torch._foreach_sub_(ps, [p.grad for p in ps])),
+        lambda ps: Updates(ps, lambda ps: [p.sub_(p.grad / p.grad.norm()) for p in ps]),
+    ],
+)
+def test_optimizers_that_take_each_parameter_alone_are_planned(optimizer):
+    chain, batch = pipeline_cases._chain(4, optimizer), pipeline_cases._batches(1)[0]
+    assert stowage.shard_plan(chain, batch, mesh=(2,), pipeline=4).stages
+
+
+CE = lambda **more: lambda y, t: nn.functional.cross_entropy(y.flatten(0, 1), t.flatten(), **more)
+
+
+@pytest.mark.parametrize(
+    "loss, uneven, refused",
+    [
+        (CE(), False, False),
+        (CE(reduction="sum"), False, True),
+        (CE(ignore_index=0), True, True),
+        (CE(ignore_index=0), False, False),
+        (CE(weight=torch.arange(1.0, 21, dtype=torch.float64)), True, True),
+        (lambda y, t: CE(reduction="none")(y, t).sum() / 5, False, True),
+        (lambda y, t: CE()(y, t).sqrt(), False, True),
+        (lambda y, t: nn.functional.binary_cross_entropy(y.mean((1, 2)), (t[:, 0] > 9).double()), False, False),
+        (lambda y, t: nn.functional.binary_cross_entropy(y.mean((1, 2)), (t[:, 0] > 9).double(), reduction="sum"), False, True),
+    ],
+)  # fmt: skip
+def test_losses_that_are_no_mean_over_the_batch_are_refused(loss, uneven, refused):
+    tokens, targets = pipeline_cases._batches(1)[0]
+    targets = targets.clamp(min=1)
+    if uneven:
+        targets[0] = 0
+    else:
+        targets[:, 0] = 0
+    chain = stowage.Chain(pipeline_cases._chain(4).layers, loss, torch.optim.SGD)
+    if refused:
+        with pytest.raises(stowage.Unsupported, match="no mean over the batch"):
+            stowage.shard_plan(chain, (tokens, targets), mesh=(2,), pipeline=4)
+    else:
+        assert stowage.shard_plan(chain, (tokens, targets), mesh=(2,), pipeline=4).stages
+
+
 def test_costs_by_either_way_hold_the_same_bytes():
     chain, batch = pipeline_cases._chain(4), pipeline_cases._batches(1)[0]
     bytes_of = lambda costs: [{k: v for k, v in c.items() if k.endswith("_bytes")} for c in costs]

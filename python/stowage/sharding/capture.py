@@ -25,6 +25,7 @@ from stowage._torch.private import (
     tree_map,
 )
 from stowage.errors import Unsupported
+from stowage.sharding.element_by_element import Elements
 from stowage.sharding.program import Pen, Program, region_of
 from stowage.step.reach.python_state import PythonState
 from stowage.step.reach.world import World
@@ -196,16 +197,21 @@ def _declare(pen: Pen, world: World, names: list[tuple[str, torch.Tensor]], inpu
 @contextlib.contextmanager
 def _watching(pen: Pen, names: list[tuple[str, torch.Tensor]]):
     by_id = {id(p): name for name, p in names}
+    depth = [0]  # an optimizer may step another
 
     def before(optimizer, args, kwargs):
         for group in optimizer.param_groups:
             for p in group["params"]:
                 if p.grad is not None and id(p) in by_id:
                     pen.gradient(pen.program.parameters[by_id[id(p)]], by_id[id(p)], p.grad)
-        pen.in_optimizer = True
+        if pen.in_optimizer is None:
+            pen.in_optimizer = Elements(pen.program.homes(), type(optimizer).__name__)
+        depth[0] += 1
 
     def after(optimizer, args, kwargs):
-        pen.in_optimizer = False
+        depth[0] -= 1
+        if depth[0] == 0:
+            pen.in_optimizer = None
 
     with optimizer_steps.heard(before, after):
         yield

@@ -66,6 +66,28 @@ def trainable(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
     return list(found.values())
 
 
+class _Same(torch.autograd.Function):
+    """The same bytes, as a tensor that is neither a view nor a leaf to autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.contiguous()  # as it is sent
+
+
+def handed_on(values: tuple) -> tuple:
+    """What goes into a stage and comes out of it: PyTorch detaches results in place, which a view cannot be, and a layer may
+    write to its input, which a leaf cannot be."""
+
+    def must_change(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.requires_grad and (value.is_leaf or value._is_view())
+
+    return tuple(_Same.apply(v) if must_change(v) else v for v in values)
+
+
 def as_tuple(value: Any) -> tuple:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
@@ -84,9 +106,8 @@ def joined(layers: Sequence[torch.nn.Module]) -> list[bool]:
     return result
 
 
-def micro_batch(batch: Sequence[Any], count: int) -> tuple:
-    """The first of ``count`` equal parts."""
-    parts = []
+def micro_batches(batch: Sequence[Any], count: int) -> list[tuple]:
+    """``count`` equal parts."""
     for tensor in batch:
         if not isinstance(tensor, torch.Tensor) or not tensor.dim():
             raise Unsupported("the inputs and the target of a pipeline are tensors with the batch as dimension 0")
@@ -94,8 +115,7 @@ def micro_batch(batch: Sequence[Any], count: int) -> tuple:
             raise Unsupported(
                 f"a batch of {tensor.shape[0]} is not {count} equal micro-batches: the mean of their losses would be another"
             )
-        parts.append(tensor[: tensor.shape[0] // count])
-    return tuple(parts)
+    return list(zip(*(tensor.chunk(count) for tensor in batch)))
 
 
-__all__ = ["Chain", "as_tuple", "joined", "micro_batch", "trainable"]
+__all__ = ["Chain", "as_tuple", "handed_on", "joined", "micro_batches", "trainable"]

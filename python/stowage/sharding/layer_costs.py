@@ -26,7 +26,7 @@ from stowage._torch.private import (
     storage_address,
 )
 from stowage.errors import Unsupported
-from stowage.sharding.chain import Chain, as_tuple, joined, trainable
+from stowage.sharding.chain import Chain, as_tuple, handed_on, joined, trainable
 
 _REPEATS = 5
 
@@ -91,10 +91,10 @@ class _Layer:
         self.buffer_bytes = sum({id(b): b.nbytes for b in module.buffers()}.values())
 
     def __call__(self, inputs: tuple) -> tuple:
-        values = as_tuple(torch.func.functional_call(self.module, self.state, inputs))
+        values = as_tuple(torch.func.functional_call(self.module, self.state, handed_on(inputs)))
         if self.loss is not None:
-            return (self.loss(values[0] if len(values) == 1 else values, self.target),)
-        return values
+            values = (self.loss(values[0] if len(values) == 1 else values, self.target),)
+        return handed_on(values)
 
 
 def layer_costs(chain: Chain, batch: tuple, clock: Any, copy: Callable) -> list[dict]:

@@ -3,7 +3,8 @@
     between steps   param_groups: DTensors of the model     state: DTensors        zero_grad(), clipping, state_dict() are the model's
     during step()   param_groups: this rank's parts         state: plain tensors   the optimizer's own step(), as it is
 
-That is right for every optimizer that works element by element, and needs nothing of DTensor.
+That is right for every optimizer that works element by element (element_by_element.py refuses the others), and needs nothing of
+DTensor.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from stowage import _core
 from stowage._torch.private import pipeline_order, storage_address
 from stowage.errors import Error, Infeasible, Unsupported
-from stowage.sharding import layer_costs
-from stowage.sharding.chain import Chain, as_tuple, micro_batch, trainable
+from stowage.sharding import chain_checks, layer_costs
+from stowage.sharding.chain import Chain, as_tuple, handed_on, micro_batches, trainable
 from stowage.sharding.group import Ranks, as_mesh
 
 _DEVICE = ("tflops", "memory_gbps", "kernel_ns")
@@ -70,7 +70,8 @@ def problem_of(
     chain: Chain, batch: tuple, ranks: int, options: dict, limit: int | None, links: dict | None, costs: Any
 ) -> str:
     """The problem's JSON, of the chain on this batch."""
-    part = micro_batch(batch, options["micro_batches"])
+    parts = micro_batches(batch, options["micro_batches"])
+    chain_checks.refuse_what_parts_change(chain, parts)
     links = links or {}
     device = {k: links[k] for k in _DEVICE if k in links}
     if isinstance(costs, list):
@@ -79,7 +80,9 @@ def problem_of(
             raise Error(f"costs are of {len(layers)} layers, and the chain has {len(chain.layers)}")
     else:
         layers = (
-            layer_costs.measured(chain, part) if costs == "measured" else layer_costs.modelled(chain, part, **device)
+            layer_costs.measured(chain, parts[0])
+            if costs == "measured"
+            else layer_costs.modelled(chain, parts[0], **device)
         )
     document = {
         "format": "stowage-pipeline", "version": 1, "name": chain.__name__, "ranks": ranks,
@@ -110,7 +113,9 @@ def plan_of(
     options = checked_options(pipeline)
     _require_chain(chain)
     problem = problem_of(chain, batch, _one_axis(mesh), options, limit, links, options.get("costs", "modelled"))
-    return PipelinePlan(problem, solve_pipeline(problem))
+    plan = PipelinePlan(problem, solve_pipeline(problem))
+    chain_checks.refuse_other_options(chain, plan.stages)
+    return plan
 
 
 def refuse_with_pipeline(**given: Any) -> None:
@@ -137,9 +142,10 @@ class _Stage(torch.nn.Module):
         self.layers = torch.nn.ModuleList(layers)
 
     def forward(self, *values: torch.Tensor) -> Any:
+        values = handed_on(values)
         for layer in self.layers:
-            result = layer(*values)
-            values = as_tuple(result)
+            values = as_tuple(layer(*values))
+        values = handed_on(tuple(v.contiguous() if isinstance(v, torch.Tensor) else v for v in values))
         return values[0] if len(values) == 1 else values
 
 
@@ -194,8 +200,11 @@ class PipelinedStep:
         costs, ranks = self._options.get("costs", "measured"), self.mesh.size(0)
         problem = problem_of(self.chain, batch, ranks, self._options, self._limit, self._links, costs)
         if self._given_plan is None:
-            return problem, solve_pipeline(problem)
-        return problem, self._given_plan(problem) if callable(self._given_plan) else self._given_plan
+            plan = solve_pipeline(problem)
+        else:
+            plan = self._given_plan(problem) if callable(self._given_plan) else self._given_plan
+        chain_checks.refuse_other_options(self.chain, json.loads(plan)["stages"])
+        return problem, plan
 
     def _build(self) -> None:
         from torch.distributed.pipelining import (
@@ -222,12 +231,15 @@ class PipelinedStep:
                 self._stages.append(PipelineStage(module, s, len(plan.stages), device, group=self._group))
         micro_batches = self._options["micro_batches"]
         stages = self._stages[0] if plan.schedule == "1f1b" else self._stages
-        self._schedule = kinds[plan.schedule](stages, micro_batches, loss_fn=self.chain.loss)
+        self._schedule = kinds[plan.schedule](stages, micro_batches, loss_fn=self._loss)
         if pipeline_order(self._schedule, rank) not in (None, plan.document["actions"][rank]):
             raise Error(f"this version of PyTorch runs {plan.schedule} in another order than was planned")
         self._keep_own(rank)
         own = trainable(stage.submod for stage in self._stages)
         self._optimizer = self.chain.optimizer(own) if own else None
+
+    def _loss(self, output: Any, target: Any) -> torch.Tensor:
+        return handed_on((self.chain.loss(output, target),))[0]
 
     def _keep_own(self, rank: int) -> None:
         """Parameters and buffers of other ranks' layers give their memory back."""

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stowage._torch.private import flatten, in_backward, storage_address
 from stowage.errors import Unsupported
+from stowage.sharding.element_by_element import Elements
 
 # Same tensor, or nothing for a placement to decide; PyTorch's engine and DTensor differ in how often they call these.
 PASSED_OVER = {
@@ -48,6 +49,12 @@ class Program:
     buffers: dict[str, int] = field(default_factory=dict)
     strides: list[tuple] = field(default_factory=list)  # by tensor; for the execution, not part of the program
 
+    def homes(self) -> dict[int, str]:
+        """Names of the parameters, their gradients and their state, by tensor id."""
+        found = {i: name for name, i in self.parameters.items()}
+        found |= {i: f"{name}.grad" for name, i in self.gradients.items()}
+        return found | {i: f"{name}.{key}" for (name, key), i in self.states.items()}
+
     def to_json(self) -> str:
         document = {
             "format": "stowage-program",
@@ -75,7 +82,7 @@ class Pen(TorchDispatchMode):
         self.latest: dict[int, int] = {}  # by storage: the first tensor that was seen of it
         self.makers: dict[int, int] = {}  # by tensor id: position of the op that made it
         self.keep: list[Any] = []  # storages stay, so that their addresses are theirs
-        self.in_optimizer = False
+        self.in_optimizer: Elements | None = None  # of the step that is under way
         self.backward_begun = False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -87,6 +94,8 @@ class Pen(TorchDispatchMode):
         result = func(*args, **kwargs)
         if not is_passed_over(func):
             self._write(func, before, result)
+            if self.in_optimizer is not None:
+                self._check(self.in_optimizer, func, args, kwargs, before[0], result)
         elif isinstance(result, torch.Tensor) and args and isinstance(args[0], torch.Tensor):
             known = self.known(args[0])
             if known is not None and region_of(result) == region_of(args[0]):
@@ -183,8 +192,14 @@ class Pen(TorchDispatchMode):
                 self.makers[o] = len(self.program.ops)
         self.program.ops.append(op)
 
+    def _check(self, elements: Elements, func: Any, args: tuple, kwargs: dict, given: dict, result: Any) -> None:
+        operands = [t for t in flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+        made = [self.tensor(t) for t in flatten(result)[0] if isinstance(t, torch.Tensor)]
+        lists = [ids for ids in given.values() if isinstance(ids, list)] if takes_lists(func) else []
+        elements.op(func, args, {self.tensor(t): t for t in operands}, lists, made)
+
     def _phase(self) -> str:
-        if self.in_optimizer:
+        if self.in_optimizer is not None:
             return "optimizer"
         if in_backward():
             self.backward_begun = True
@@ -223,6 +238,11 @@ class Pen(TorchDispatchMode):
             op["args"] = {name: _renamed(ids, before, now) for name, ids in op["args"].items()}
             if "writes" in op:
                 op["writes"] = _renamed(op["writes"], before, now)
+
+
+def takes_lists(func: Any) -> bool:
+    """The first elements of its lists belong together, and so on."""
+    return func._schema.name.startswith(("aten::_foreach_", "aten::_fused_"))
 
 
 def _renamed(ids: Any, before: int, after: int) -> Any:

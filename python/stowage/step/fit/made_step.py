@@ -28,6 +28,12 @@ from stowage.step.signature.signature import objects_of
 
 SIZES = ("batch_size", "length")
 _MIXED = ("convert all Tensors to FakeTensors", "Mixing fake modes", "FakeTensor mode must be")
+# PyTorch's words where content is asked for that nothing has here, and what to do.
+_WITHOUT_CONTENT = {
+    "numpy() is not supported for tensor subclasses": "an array of a tensor that has no memory here: do that outside of the step",
+    "Creating a new Tensor subclass UninitializedParameter": "a lazy module, whose sizes are not known yet: say them (Linear, not LazyLinear)",
+    "WeakValueDictionary.__init__": "a tensor that has no memory here is pickled or copied: do that outside of the step",
+}
 
 
 class MakeStep:
@@ -141,12 +147,15 @@ def told_by_line() -> Iterator[None]:
             f"{user_line(error)}: numbers that depend on data ({error}); nothing is computed here, so return tensors "
             "instead of reading them (loss, not loss.item())"
         ) from None
-    except (AssertionError, RuntimeError) as error:
+    except (AssertionError, RuntimeError, AttributeError) as error:
         if any(words in str(error) for words in _MIXED):
             raise Error(
                 f"{user_line(error)}: a tensor that was made before make_step() meets one made in it: build the model, the "
                 "optimizer and the arguments inside"
             ) from None
+        for words, what in _WITHOUT_CONTENT.items():
+            if words in str(error):
+                raise Unsupported(f"{user_line(error)}: {what}") from None
         raise
 
 
