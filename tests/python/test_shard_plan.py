@@ -85,6 +85,23 @@ def test_a_step_that_reads_its_data_is_refused():
         program_of(lambda x: x.sum().item(), (torch.ones(3),))
 
 
+@pytest.mark.parametrize("which", ["parameter", "gradient"])
+def test_a_step_that_sets_data_is_refused(which):
+    """It would set that of a DTensor, which keeps what it has."""
+    from stowage.sharding.paper import program_of
+
+    model = nn.Linear(4, 4)
+
+    def train_step(x):
+        model(x).sum().backward()
+        p = model.weight if which == "parameter" else model.weight.grad
+        p.data = p.data.sign()
+        model.zero_grad()
+
+    with pytest.raises(stowage.Unsupported, match=r"sets the .data of a tensor"):
+        program_of(train_step, (torch.ones(2, 4),))
+
+
 def test_the_ledger_adds_up_and_is_a_page(tmp_path):
     step, batch = _fake_step(1000)  # an eighth of 1000 is whole, of 8 * 500 too; biases as well
     plan = stowage.shard_plan(step, (batch,), mesh=(8,))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from stowage._torch import optimizer_steps
 from stowage._torch.private import (
@@ -154,7 +155,7 @@ def _captured(
         fake_args, fake_kwargs = tree_map(fakes.tensor, args), tree_map(fakes.tensor, kwargs)
         by_name = [(n, fakes.parameter(p)) for n, p in names]
         held_before = held(fake_args, fake_kwargs)
-        with fakes.mode:
+        with fakes.mode, _NoDataSet():
             train_step(*fake_args, **fake_kwargs)
             if held(fake_args, fake_kwargs) != held_before:
                 raise Unsupported(
@@ -192,6 +193,17 @@ def _declare(pen: Pen, world: World, names: list[tuple[str, torch.Tensor]], inpu
                     program.states[name, key] = pen.tensor(
                         value, "optimizer_state", name=f"{name}.{key}", of=program.parameters[name]
                     )
+
+
+class _NoDataSet(TorchFunctionMode):
+    """``t.data = u`` passes the dispatcher by: a DTensor would keep what it has."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func == torch.Tensor.data.__set__:
+            raise Unsupported(
+                "the step sets the .data of a tensor (t.data = u): write t.copy_(u) instead, under torch.no_grad()"
+            )
+        return func(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager

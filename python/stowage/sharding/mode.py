@@ -23,7 +23,7 @@ from stowage._torch.private import hook_open, waiting_collectives
 from stowage.sharding.group import is_communication_error
 from stowage.sharding.kernel import Moved, leaf_is_new, run_local, run_on_parts
 from stowage.sharding.moves import brought
-from stowage.sharding.program import Program, is_passed_over, tensor_ids
+from stowage.sharding.program import Program, is_passed_over, tensor_ids, writes_argument
 
 _EMPTIES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
 _WINDOW = 256  # ops before and after the latest one that was sure
@@ -119,6 +119,18 @@ def _draws(func, args: tuple, kwargs: dict) -> bool:
         if argument.name == "dropout_p":
             return (args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)) > 0
     return True
+
+
+def _writes_plain(func, args: tuple, kwargs: dict) -> bool:
+    """To a tensor that is no DTensor: of the step's own, and whole on every rank."""
+    for i, argument in enumerate(func._schema.arguments):
+        if not writes_argument(func, argument):
+            continue
+        value = args[i] if i < len(args) else kwargs.get(argument.name)
+        listed = value if isinstance(value, (list, tuple)) else (value,)
+        if any(isinstance(t, torch.Tensor) and not isinstance(t, DTensor) for t in listed):
+            return True
+    return False
 
 
 def _shapes_in(program: Program, op: dict) -> tuple:
@@ -234,7 +246,7 @@ class PlacedMode(TorchDispatchMode):
                 _remember(t, root)
 
     def _run(self, func, args: tuple, kwargs: dict, placed: PlacedOp | None) -> Any:
-        if _draws(func, args, kwargs):
+        if _draws(func, args, kwargs) or _writes_plain(func, args, kwargs):
             return self._run_whole(func, args, kwargs)
         if placed is not None:
             return self._run_placed(func, args, kwargs, placed)
@@ -293,6 +305,8 @@ class PlacedMode(TorchDispatchMode):
         try:
             if "scaled_dot_product" in func._schema.name or _draws(func, args, kwargs):
                 raise NotImplementedError  # DTensor would draw other numbers on every rank
+            if _writes_plain(func, args, kwargs):
+                raise NotImplementedError  # it would wrap what is written to
             result = func(*moved.args, **moved.kwargs)
         except (NotImplementedError, RuntimeError):
             result = run_local(func, moved, self._mesh)
