@@ -422,39 +422,3 @@ def another_batch_shape_is_planned_too(rank, size):
     assert len(pair.step._entries) == 2 and all(
         e.replay is not None and e.replay.trusted for e in pair.step._entries.values()
     )
-
-
-def tensors_of_the_step_s_own_are_written_to_whole(rank, size):
-    """Running totals that are no module's: of five numbers, of two (a part of which would broadcast), by ops of each kind."""
-
-    def make():
-        torch.manual_seed(0)
-        model = nn.Linear(7, 2).double()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        total, average, counts = (torch.zeros(2, dtype=torch.float64) for _ in range(3))
-        latest = torch.zeros(6, 2, dtype=torch.float64)
-        rows = torch.zeros(9, 7, dtype=torch.float64)
-
-        def train_step(x, y):
-            optimizer.zero_grad()
-            out = model(x)
-            loss = (out - y).square().mean()
-            loss.backward()
-            optimizer.step()
-            with torch.no_grad():
-                total.add_(out.detach().mean(0))
-                average.mul_(0.9).add_(model.bias, alpha=0.1)
-                average.lerp_(out.detach()[0], 0.2)
-                counts.index_add_(0, out.argmax(1), torch.ones(6, dtype=torch.float64))
-                latest.copy_(out)
-                rows[3:] = x
-                torch._foreach_add_([total, average], [model.bias.detach(), out.detach()[1]])
-            return loss.detach(), total.clone(), average.clone(), counts.clone(), latest.clone(), rows.sum()
-
-        return model, optimizer, train_step
-
-    batches = [(x, y[:, :2]) for x, y in mlp_batches(9)]
-    for plan in (zero_plan, None):
-        pair = Pair(make, batches, (size,), plan=plan)
-        pair.run(1e-9)
-        assert pair.step.refusal == "" and pair.step.stats()["planned_steps"] >= 2

@@ -5,12 +5,14 @@ import time
 
 import pytest
 import ranks
+import shard_between
 import shard_cases
 import shard_faults
+import shard_writes
 
 CASES = [
     f"{module.__name__}.{name}"
-    for module in (shard_cases, shard_faults)
+    for module in (shard_cases, shard_faults, shard_writes, shard_between)
     for name, f in vars(module).items()
     if not name.startswith("_") and getattr(f, "__module__", "") == module.__name__ and callable(f)
 ]

@@ -102,6 +102,32 @@ def test_a_step_that_sets_data_is_refused(which):
         program_of(train_step, (torch.ones(2, 4),))
 
 
+@pytest.mark.parametrize(
+    "use, words",
+    [
+        (lambda h, w: h.t_(), "changes the shape of a tensor in place"),
+        (lambda h, w: h.unsqueeze_(0), "changes the shape of a tensor in place"),
+        (lambda h, w: w.sum(), "older than optimizer.step"),
+    ],
+)
+def test_a_step_that_parts_cannot_follow_is_refused(use, words):
+    from stowage.sharding.paper import program_of
+
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train_step(x):
+        row = model.weight.detach()[0]
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach(), use(x * 2, row).clone()
+
+    with pytest.raises(stowage.Unsupported, match=words):
+        program_of(train_step, (torch.ones(2, 4),))
+
+
 def test_the_ledger_adds_up_and_is_a_page(tmp_path):
     step, batch = _fake_step(1000)  # an eighth of 1000 is whole, of 8 * 500 too; biases as well
     plan = stowage.shard_plan(step, (batch,), mesh=(8,))

@@ -483,12 +483,12 @@ def models_of_fakes():
 
 
 @contextlib.contextmanager
-def hook_open():
-    """PyTorch closes the keys above Python while a dispatch mode works; the dispatcher's hook sees what happens in this
-    block."""
+def hook_open(is_open: bool = True):
+    """PyTorch closes the keys above Python while a dispatch mode works, but where a tensor is detached past the dispatcher. The
+    dispatcher's hook sees what happens in this block, or, where ``is_open`` says so, does not."""
     key = _HOOK_KEY
     closed = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
-    torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(key, not is_open)
     try:
         yield
     finally:

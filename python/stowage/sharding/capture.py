@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from stowage._torch import optimizer_steps
 from stowage._torch.private import (
@@ -26,8 +25,11 @@ from stowage._torch.private import (
     tree_map,
 )
 from stowage.errors import Unsupported
+from stowage.sharding.aliases import stale
 from stowage.sharding.element_by_element import Elements
+from stowage.sharding.past_the_dispatcher import PastTheDispatcher
 from stowage.sharding.program import Pen, Program, region_of
+from stowage.sharding.world import flat_weights
 from stowage.step.reach.python_state import PythonState
 from stowage.step.reach.world import World
 from stowage.step.signature.signature import held
@@ -82,6 +84,8 @@ def _faked(world: World, fakes: _Fakes):
                     module._parameters,
                     {k: None if p is None else fakes.parameter(p) for k, p in module._parameters.items()},
                 )
+                if lists := flat_weights(module):
+                    put(module.__dict__, module.__dict__ | lists)
                 put(module._buffers, {k: None if b is None else fakes.tensor(b) for k, b in module._buffers.items()})
         for optimizer in world.optimizers:
             state = {fakes.parameter(p): {k: fakes.tensor(v) for k, v in s.items()} for p, s in optimizer.state.items()}
@@ -155,7 +159,7 @@ def _captured(
         fake_args, fake_kwargs = tree_map(fakes.tensor, args), tree_map(fakes.tensor, kwargs)
         by_name = [(n, fakes.parameter(p)) for n, p in names]
         held_before = held(fake_args, fake_kwargs)
-        with fakes.mode, _NoDataSet():
+        with fakes.mode, PastTheDispatcher():
             train_step(*fake_args, **fake_kwargs)
             if held(fake_args, fake_kwargs) != held_before:
                 raise Unsupported(
@@ -171,6 +175,7 @@ def _captured(
                 entry = program.tensors[pen.tensor(leaf)]
                 entry["kind"] = "output" if entry["kind"] == "activation" else entry["kind"]
     program.ops = [op for op in program.ops if not op.get("dropped")]
+    stale(program)  # refuses what no ranks could follow
     return program
 
 
@@ -193,17 +198,6 @@ def _declare(pen: Pen, world: World, names: list[tuple[str, torch.Tensor]], inpu
                     program.states[name, key] = pen.tensor(
                         value, "optimizer_state", name=f"{name}.{key}", of=program.parameters[name]
                     )
-
-
-class _NoDataSet(TorchFunctionMode):
-    """``t.data = u`` passes the dispatcher by: a DTensor would keep what it has."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func == torch.Tensor.data.__set__:
-            raise Unsupported(
-                "the step sets the .data of a tensor (t.data = u): write t.copy_(u) instead, under torch.no_grad()"
-            )
-        return func(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager

@@ -78,14 +78,24 @@ def _load(split: ShardedState, saved: dict[str, Any]) -> None:
         theirs = saved["optimizers"][str(i)]
         for g, group in enumerate(optimizer.param_groups):
             group.update(theirs["groups"][str(g)])
-        for p, state in optimizer.state.items():
-            for key, value in theirs["state"][split.part(p).name].items():
-                if isinstance(state.get(key), torch.Tensor):
-                    _take(state[key], value)
-                else:
-                    state[key] = value
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                _load_state_of(optimizer, p, theirs["state"].get(split.part(p).name))
     for i, scheduler in enumerate(split.world.schedulers):
         scheduler.load_state_dict(saved["schedulers"][str(i)])
+
+
+def _load_state_of(optimizer: torch.optim.Optimizer, p: torch.Tensor, saved: dict[str, Any] | None) -> None:
+    """Tensors that are there take the new content; ShardedState.adopt_changes() sees the rest."""
+    mine = optimizer.state.pop(p, {})
+    if saved is None:
+        return
+    for key, value in saved.items():
+        if isinstance(value, torch.Tensor) and isinstance(mine.get(key), torch.Tensor):
+            _take(mine[key], value)
+        else:
+            mine[key] = value.clone() if isinstance(value, torch.Tensor) else value
+    optimizer.state[p] = {key: mine[key] for key in saved}
 
 
 def _take(into: torch.Tensor, value: torch.Tensor) -> None:

@@ -20,9 +20,12 @@ from torch.distributed.tensor.experimental import implicit_replication
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stowage._torch.private import hook_open, waiting_collectives
+from stowage.sharding.aliases import Aliases, stale
 from stowage.sharding.group import is_communication_error
 from stowage.sharding.kernel import Moved, leaf_is_new, run_local, run_on_parts
 from stowage.sharding.moves import brought
+from stowage.sharding.old_gradients import OldGradients
+from stowage.sharding.past_the_dispatcher import PastTheDispatcher
 from stowage.sharding.program import Program, is_passed_over, tensor_ids, writes_argument
 
 _EMPTIES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
@@ -63,6 +66,7 @@ class OpPlan:
             if not self._in_optimizer[k]:
                 self._places.setdefault((op["target"], _shapes_in(program, op)), []).append(k)
         self._program = program
+        self.stale = stale(program)
         self.restart()
 
     def restart(self) -> None:
@@ -179,21 +183,27 @@ class PlacedOp:
 
 
 class PlacedMode(TorchDispatchMode):
-    def __init__(self, mesh, plan: OpPlan | None = None, ranks: Any = None):
+    def __init__(self, mesh, plan: OpPlan | None = None, ranks: Any = None, old_gradients: OldGradients | None = None):
         super().__init__()
+        self.old_gradients = old_gradients
         self._mesh = mesh
         self._ranks = ranks
         self._plan = plan
         self._inside = False
         self._paused = False
         self.replicated: list[str] = []  # ops that ran on whole tensors because DTensor could not otherwise
+        self._aliases = None if plan is None else Aliases(plan.stale, _NAME)
         if plan is not None:
             plan.restart()
+
+    @property
+    def uses_old_gradients(self) -> bool:
+        return self.old_gradients is not None and self.old_gradients.used
 
     @contextlib.contextmanager
     def running(self):
         """The step runs in here."""
-        with implicit_replication(), waiting_collectives(), self:
+        with implicit_replication(), waiting_collectives(), PastTheDispatcher(), self:
             yield
 
     @contextlib.contextmanager
@@ -221,6 +231,8 @@ class PlacedMode(TorchDispatchMode):
         kwargs = kwargs or {}
         counts = not self._inside and not self._paused and not is_passed_over(func)
         placed = self._plan.next(func, args, kwargs) if counts and self._plan is not None else None
+        if self.old_gradients is not None and not self._inside and not self._paused:
+            self.old_gradients.op(func, args, kwargs)
         if not any(issubclass(t, DTensor) for t in types):
             with hook_open():
                 return func(*args, **kwargs)
@@ -230,8 +242,12 @@ class PlacedMode(TorchDispatchMode):
         try:
             with self:  # the mode stays on: it opens the hook for what DTensor calls
                 result = self._run(func, args, kwargs, placed)
+                if self._aliases is not None and not self._paused:
+                    self._aliases.op_wrote(func, args, kwargs)
         finally:
             self._inside = False
+        if self._aliases is not None and not self._paused:
+            self._aliases.op_made_views(func, args, kwargs, result)
         if placed is not None:
             self._name_results(func, result, placed)
         elif is_passed_over(func) and isinstance(result, DTensor):

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 from torch.optim import Optimizer
 
+from stowage.errors import Unsupported
 from stowage.sharding.parts import Part
 
 
@@ -26,6 +27,7 @@ class SplitOptimizer:
         self.groups: list[list[Part]] = []
         self.state: dict = {}  # of the parts
         self._shown: dict = {}  # the same, as the optimizer holds it between its steps
+        self._worked: dict[int, torch.Tensor] = {}  # of the parts, by id of what is shown
         before = dict(optimizer.state)
         for group in optimizer.param_groups:
             mine = [parts[id(replaced[id(p)])] for p in group["params"]]
@@ -72,15 +74,57 @@ class SplitOptimizer:
             self._show()
         self._hold(self._shown)
 
+    # ---- What the program does to it between steps
+
+    def is_as_left(self) -> bool:
+        """Nobody has put other state into it, or other parameters."""
+        return self._has_its_parameters() and _same(self.optimizer.state, self._shown)
+
+    def adopt(self) -> None:
+        """The state that the program has put there (load_state_dict(), state.clear()) is that of the parts from now on. A
+        collective where tensors come at other placements. Raises Unsupported for other parameters."""
+        if not self._has_its_parameters():
+            raise Unsupported(
+                f"the parameters of {type(self.optimizer).__name__} were changed after its step was sharded (add_param_group): give it all "
+                "of them before the first call"
+            )
+        by_id = {id(part.parameter): part for part in self.parts()}
+        self.state = {}
+        for p, state in self.optimizer.state.items():
+            if (part := by_id.get(id(p))) is None:
+                raise Unsupported(
+                    f"{type(self.optimizer).__name__} has state of a tensor that is none of its parameters"
+                )
+            known = {id(shown): self._worked[id(shown)] for shown in state.values() if id(shown) in self._worked}
+            self.state[part.worked] = {
+                k: known[id(v)] if id(v) in known else part.cut_state(v) for k, v in state.items()
+            }
+        self._show()
+        self._hold(self._shown)
+
+    def _has_its_parameters(self) -> bool:
+        groups = self.optimizer.param_groups
+        return len(groups) == len(self.groups) and all(
+            len(group["params"]) == len(parts) and all(p is part.parameter for p, part in zip(group["params"], parts))
+            for group, parts in zip(groups, self.groups)
+        )
+
     def _hold(self, state: dict) -> None:
+        """Dicts of its own: what is put into them is seen."""
         self.optimizer.state.clear()
-        self.optimizer.state.update(state)
+        self.optimizer.state.update({p: dict(values) for p, values in state.items()})
 
     def _show(self) -> None:
         self._shown = {
             part.parameter: {k: part.shown_state(v) for k, v in self.state[part.worked].items()}
             for part in self.parts()
             if part.worked in self.state
+        }
+        self._worked = {
+            id(shown): self.state[part.worked][key]
+            for part in self.parts()
+            for key, shown in self._shown.get(part.parameter, {}).items()
+            if isinstance(shown, torch.Tensor)
         }
 
 

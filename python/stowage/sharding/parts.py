@@ -96,9 +96,11 @@ class Part:
     # ---- The optimizer's state of it
 
     def cut_state(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.shape == self.shape:
-            return local_tensor(cut(value, self.mesh, self.at.state))
-        return value
+        if not isinstance(value, torch.Tensor) or value.shape != self.shape:
+            return value
+        if isinstance(value, DTensor):
+            return local_tensor(compact(redistribute(value.detach(), self.at.state))).clone()
+        return local_tensor(cut(value, self.mesh, self.at.state))
 
     def shown_state(self, value: Any) -> Any:
         """What cut_state() gave, as a DTensor."""

@@ -247,7 +247,7 @@ class PipelinedStep:
         with torch.no_grad():
             for layer in self.chain.layers:
                 for tensor in [*layer.parameters(), *layer.buffers()]:
-                    self._whole[id(tensor)] = tensor.shape
+                    self._whole.setdefault(id(tensor), tensor.shape)  # layers may share it
                     if id(tensor) not in kept:
                         tensor.data = tensor.new_empty(0)
 

@@ -90,6 +90,14 @@ class Pen(TorchDispatchMode):
         if not is_passed_over(func):
             if func.namespace in ("_c10d_functional", "c10d", "_dtensor"):
                 raise Unsupported(f"{func} in the step: it communicates by itself")
+            if (
+                torch.Tag.inplace_view in func.tags
+                and func.namespace == "aten"
+                and func._schema.name != "aten::detach_"
+            ):
+                raise Unsupported(
+                    f"{func} changes the shape of a tensor in place, which no DTensor can: make a view of it"
+                )
             before = self._arguments(func, args, kwargs)
         result = func(*args, **kwargs)
         if not is_passed_over(func):

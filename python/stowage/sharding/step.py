@@ -26,11 +26,12 @@ from stowage.sharding.checkpoint import CheckpointMixin
 from stowage.sharding.decision import Choice, decisions
 from stowage.sharding.group import Ranks, as_mesh
 from stowage.sharding.mode import OpPlan, PlacedMode
+from stowage.sharding.old_gradients import OldGradients
 from stowage.sharding.parts import whole
 from stowage.sharding.pipeline import PipelinedStep, refuse_with_pipeline
 from stowage.sharding.placements import ShardingPlan, mesh_document, placement_options, says_where, solve
 from stowage.sharding.program import Program
-from stowage.sharding.world import ShardedState, ShardedWorld, named_parameters
+from stowage.sharding.world import ShardedState, ShardedWorld, named_parameters, refuse_what_cannot_be_cut
 from stowage.sizes import parse_bytes
 from stowage.step.life_cycle import LifeCycle, SignatureState
 from stowage.step.reach.world import World
@@ -90,6 +91,9 @@ class ShardedStep(LifeCycle, CheckpointMixin):
                 raise Unsupported(
                     f"a mode of yours that sees each operation is open ({mode}): call the step outside of it"
                 )
+            if self._state is not None and self._state.adopt_changes():
+                for known in self._entries.values():
+                    known.replay = None
             key, inputs = signature(args, kwargs)
             entry = self._entries.get(key) or self._plan(key, args, kwargs)
             if entry.over_budget is not None:
@@ -108,6 +112,8 @@ class ShardedStep(LifeCycle, CheckpointMixin):
     def _plan(self, key: Any, args: tuple, kwargs: dict) -> _Entry:
         world = World(self._fn)
         names = self._state.names() if self._state is not None else named_parameters(world)
+        if self._state is None:
+            refuse_what_cannot_be_cut(names)
         with self._ranks.together():
             program = capture_program(self._fn, args, kwargs, names, self._name)
         text = program.to_json()
@@ -210,7 +216,8 @@ class ShardedStep(LifeCycle, CheckpointMixin):
 
         def step(*args: Any, **kwargs: Any) -> Any:
             split = self._split_state()
-            mode = self._mode = split.mode = PlacedMode(self.mesh, entry.ops, self._ranks)
+            mode = PlacedMode(self.mesh, entry.ops, self._ranks, OldGradients(split.parameters()))
+            self._mode = split.mode = mode
             spread = lambda v: whole(v, self.mesh) if isinstance(v, torch.Tensor) else v
             args, kwargs = tree_map(spread, args), tree_map(spread, kwargs)
             entry.ops.begin(split.names(), [t for t in flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)])
@@ -244,6 +251,11 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         entry.replay = None
         if recording.gradients.returned and not recording.refusal:
             recording.refusal, recording.unsettled = "gradients that were None stay after the step", True
+        if not recording.refusal and self._mode is not None and self._mode.uses_old_gradients:
+            recording.refusal, recording.unsettled = (
+                "it adds to gradients of earlier calls, or uses them otherwise",
+                True,
+            )
         if recording.tape is not None and not recording.refusal:
             recording.refusal = why_python_must_run(recording)
         refused = self._ranks.any(recording.tape is None or bool(recording.refusal))

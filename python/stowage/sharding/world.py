@@ -103,6 +103,8 @@ class ShardedState:
     def enter(self, optimizer: Optimizer) -> None:
         split = self.split(optimizer)
         self._gradient_bytes = _storage_bytes(local_tensor(p.grad) for p in self.parameters() if p.grad is not None)
+        if self.mode is not None and self.mode.old_gradients is not None:
+            self.mode.old_gradients.optimizer([part.parameter for part in split.parts()])
         with torch.no_grad(), self._aside():
             for part in split.parts():
                 part.bring()
@@ -142,6 +144,16 @@ class ShardedState:
 
     def names(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(part.name, part.parameter) for part in self._parts.values()]
+
+    def adopt_changes(self) -> bool:
+        """Takes over what the program has done to its optimizers since the latest step. True where there was something."""
+        changed = [split for split in self._optimizers.values() if not split.is_as_left()]
+        with torch.no_grad():
+            for split in changed:
+                split.adopt()
+        if changed:
+            self._stepped = False
+        return bool(changed)
 
     def has_optimizer_state(self) -> bool:
         return self._stepped or any(split.state for split in self._optimizers.values())
@@ -243,13 +255,41 @@ def named_parameters(world: World) -> list[tuple[str, torch.nn.Parameter]]:
     return list(found.values())
 
 
+def refuse_what_cannot_be_cut(names: list[tuple[str, torch.nn.Parameter]]) -> None:
+    """Before anything is planned."""
+    for name, p in names:
+        if isinstance(p, DTensor):
+            raise Unsupported(
+                f"'{name}' is in parts already: another step over this model has been sharded. One step has a model; let it "
+                "evaluate as well, by an argument that says so"
+            )
+        if p._backward_hooks or p._post_accumulate_grad_hooks:
+            raise Unsupported(
+                f"'{name}' has hooks of its own (register_hook, register_post_accumulate_grad_hook), and will be replaced by a "
+                "tensor in parts: change gradients in the step, between backward() and optimizer.step()"
+            )
+
+
+def flat_weights(module: torch.nn.Module) -> dict[str, Any]:
+    """What else of a module holds its parameters: recurrent ones have a list of them."""
+    if not isinstance(module, torch.nn.RNNBase):
+        return {}
+    return {"_flat_weights": [getattr(module, name, None) for name in module._flat_weights_names]}
+
+
 def _storage_bytes(tensors) -> int:
     return sum({storage_address(t): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
 def _refuse_other_holders(world: World, replaced: dict[int, torch.nn.Parameter]) -> None:
+    flat = {
+        id(p)
+        for _, root in world.modules
+        for module in root.modules()
+        for p in flat_weights(module).get("_flat_weights", ())
+    }
     for path, tensor in world.tensors:
-        if id(tensor) in replaced:
+        if id(tensor) in replaced and id(tensor) not in flat:
             raise Unsupported(
                 f"the step holds a parameter by itself ('{path}'); reach it through its module, which will hold its part"
             )
@@ -260,6 +300,7 @@ def _rebind(root: torch.nn.Module, replaced: dict[int, torch.nn.Parameter], buff
         for name, p in module._parameters.items():
             if p is not None and id(p) in replaced:
                 module._parameters[name] = replaced[id(p)]
+        module.__dict__.update(flat_weights(module))
         for name, b in module._buffers.items():
             if b is not None:
                 module._buffers[name] = buffer(b)

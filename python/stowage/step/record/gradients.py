@@ -86,6 +86,8 @@ def sort_gradients(
     if world.distributed:  # DTensors: what the step throws away in its next call is not handed out
         for p, grad in before:
             had = grad is not None or id(p) in absent_grads
+            if not had:
+                found.absent.append(p)
             if had and (p.grad is None or recorder.made_in_step(address(p.grad))):
                 found.cleared.append(p)
             elif not had and p.grad is not None:

@@ -1,0 +1,159 @@
+"""Views of DTensors that the step writes to. Of one tensor in one process they are one memory; here each view lives where the plan
+wants it, and may have a copy of its own:
+
+    h             S0   [6, 8]     rank 0 has rows 0-2         memory A
+    h[:, 1:3]     R    [6, 2]     all ranks have all          memory B
+    h[:, 1:3].mul_(2)             B is written, and then A    whole(h), with what was written in its place, cut again
+
+Only storages of which something is read after it was written by another name need that (stale()); `nn.ReLU(inplace=True)`
+behind a view does not. Costs a gather of both for each such write.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate
+
+from stowage._torch.private import flatten, hook_open, make_dtensor, storage_address
+from stowage.errors import Unsupported
+from stowage.sharding.moves import brought
+from stowage.sharding.program import Program, tensor_ids, writes_argument
+
+
+def stale(program: Program) -> set[int]:
+    """The tensors (those that others are views of) of which the step reads, returns or keeps one name after it has written by
+    another. Raises Unsupported where an optimizer's step has written."""
+    roots = [t.get("alias_of", i) for i, t in enumerate(program.tensors)]
+    homes = program.homes()
+    known: dict[int, int] = {}  # by tensor: the latest op that made it, or wrote by its name
+    written: dict[int, tuple[int, bool]] = {}  # by root: the latest op that wrote, and whether an optimizer's step did
+    found: set[int] = set()
+
+    def look(tensor: int, in_optimizer: bool = False) -> None:
+        at, by_optimizer = written.get(roots[tensor], (-1, False))
+        if at <= known.get(tensor, -1) or (by_optimizer and in_optimizer):
+            return
+        if by_optimizer:
+            name = program.tensors[tensor].get("name") or homes.get(roots[tensor], "a tensor")
+            raise Unsupported(
+                f"the step uses a view of '{name}' that is older than optimizer.step(): make it anew behind that"
+            )
+        found.add(roots[tensor])
+
+    for at, op in enumerate(program.ops):
+        in_optimizer = op["phase"] == "optimizer"
+        for tensor in tensor_ids(op):
+            look(tensor, in_optimizer)
+        for tensor in op.get("writes", ()):
+            written[roots[tensor]] = at, in_optimizer
+            known[tensor] = at
+            if in_optimizer:  # on this rank's parts, which are one memory
+                known.update(dict.fromkeys((i for i in homes if roots[i] == roots[tensor]), at))
+        known.update(dict.fromkeys((o for o in op["outputs"] if o is not None), at))
+    for tensor, entry in enumerate(program.tensors):
+        if entry["kind"] in ("parameter", "module_buffer", "input", "output"):
+            look(tensor)
+    return found
+
+
+@dataclass
+class _Member:
+    tensor: weakref.ref
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass
+class _Family:
+    dtype: torch.dtype
+    numel: int  # of the memory that all are in
+    members: list[_Member] = field(default_factory=list)
+
+
+class Aliases:
+    """Of one call. ``needed``: roots that stale() has found; what no root is known of needs it as well."""
+
+    def __init__(self, needed: set[int], root_name: str):
+        self._needed, self._root_name = needed, root_name
+        self._families: dict[int, tuple[weakref.ref, _Family, _Member]] = {}  # by id of a tensor
+
+    def op_made_views(self, func: Any, args: tuple, kwargs: dict, result: Any) -> None:
+        """Outside of what is recorded: where they lie is worked out on tensors without memory."""
+        if not _makes_views(func) or not args or not isinstance(args[0], DTensor):
+            return
+        family, base = self._of(args[0])
+        with hook_open(False):
+            memory = torch.empty(family.numel, dtype=family.dtype, device="meta")
+            seen = func(memory.as_strided(base.size, base.stride, base.offset), *args[1:], **kwargs)
+        for t, where in zip(flatten(result)[0], flatten(seen)[0], strict=True):
+            if isinstance(t, DTensor) and t is not args[0]:
+                if where.dtype != family.dtype:
+                    raise Unsupported(f"{func} looks at a tensor as another type: its parts cannot be told apart")
+                member = _Member(weakref.ref(t), tuple(where.shape), tuple(where.stride()), where.storage_offset())
+                family.members.append(member)
+                self._families[id(t)] = member.tensor, family, member
+
+    def op_wrote(self, func: Any, args: tuple, kwargs: dict) -> None:
+        """Among what is recorded: all ranks come here together."""
+        for i, argument in enumerate(func._schema.arguments):
+            if writes_argument(func, argument):
+                value = args[i] if i < len(args) else kwargs.get(argument.name)
+                for t in value if isinstance(value, (list, tuple)) else (value,):
+                    if isinstance(t, DTensor) and id(t) in self._families and self._is_needed(t):
+                        self._wrote(t)
+
+    def _is_needed(self, t: DTensor) -> bool:
+        root = getattr(t, self._root_name, None)
+        return root is None or root in self._needed
+
+    def _of(self, t: DTensor) -> tuple[_Family, _Member]:
+        known = self._families.get(id(t))
+        if known is not None and known[0]() is t:
+            return known[1], known[2]
+        numel = 1 + sum((n - 1) * step for n, step in zip(t.shape, t.stride())) if t.numel() else 0
+        family = _Family(t.dtype, numel)
+        member = _Member(weakref.ref(t), tuple(t.shape), tuple(t.stride()), 0)
+        family.members.append(member)
+        self._families[id(t)] = member.tensor, family, member
+        return family, member
+
+    def _wrote(self, t: DTensor) -> None:
+        family, mine = self._of(t)
+        family.members = [m for m in family.members if m.tensor() is not None]
+        for member in family.members:
+            other = member.tensor()
+            if other is None or other is t or _one_memory(other, t):
+                continue
+            memory = _whole(t).new_empty(family.numel)
+            _put(memory, member, _whole(other))
+            _put(memory, mine, _whole(t))
+            now = memory.as_strided(member.size, member.stride, member.offset).clone()
+            mesh = other.device_mesh
+            moved = make_dtensor(now, mesh, [Replicate()] * mesh.ndim, other.shape, now.stride())
+            other._local_tensor.copy_(brought(moved, other.placements)._local_tensor)
+
+
+def _makes_views(func: Any) -> bool:
+    return any(a.alias_info is not None and not a.alias_info.is_write for a in func._schema.arguments)
+
+
+def _one_memory(a: DTensor, b: DTensor) -> bool:
+    return storage_address(a._local_tensor) == storage_address(b._local_tensor)
+
+
+def _whole(t: DTensor) -> torch.Tensor:
+    return brought(t, (Replicate(),) * t.device_mesh.ndim)._local_tensor
+
+
+def _put(memory: torch.Tensor, member: _Member, content: torch.Tensor) -> None:
+    """Of a tensor that is expanded, one of each."""
+    place = memory.as_strided(member.size, member.stride, member.offset)
+    for d, step in enumerate(member.stride):
+        if step == 0 and member.size[d] > 1:
+            place, content = place.narrow(d, 0, 1), content.narrow(d, 0, 1)
+    place.copy_(content)

@@ -1,0 +1,33 @@
+"""What a sharded step may not do to a DTensor, as no operator says so, and what is said in another way.
+
+t.data = u                       a DTensor would keep what it has                refused
+gru(x, ..., batch_first=True)    turns its result in place (transpose_),         gru of x.transpose(0, 1), whose result is turned: the
+                                 which a DTensor cannot                          same kernels on the same numbers
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.overrides import TorchFunctionMode
+
+from stowage._torch.private import is_fake
+from stowage.errors import Unsupported
+
+_SET_DATA: Any = vars(torch._C.TensorBase)["data"].__set__
+_TURN_IN_PLACE = (torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)
+_ARGUMENTS = 9  # of those, where sequences are not packed; the last is batch_first
+
+
+class PastTheDispatcher(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func == _SET_DATA and (is_fake(args[0]) or isinstance(args[0], DTensor)):  # our own parts are plain tensors
+            raise Unsupported(
+                "the step sets the .data of a tensor (t.data = u): write t.copy_(u) instead, under torch.no_grad()"
+            )
+        if func in _TURN_IN_PLACE and len(args) == _ARGUMENTS and args[-1] is True:
+            output, hidden = func(args[0].transpose(0, 1), *args[1:-1], False)
+            return output.transpose(0, 1), hidden
+        return func(*args, **(kwargs or {}))

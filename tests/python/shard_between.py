@@ -1,0 +1,142 @@
+"""What a program does between the calls of a sharded step, and to gradients over calls."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from shard_pair import mlp_batches, zero_plan
+from torch import nn
+
+import stowage
+
+
+def _make(optimizer=lambda ps: torch.optim.Adam(ps, lr=0.01), every: int = 1):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(7, 9), nn.GELU(), nn.Linear(9, 5)).double()
+    made = optimizer(model.parameters())
+
+    def train_step(x, y, last=True):
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        if last:
+            made.step()
+            made.zero_grad()
+        return loss.detach()
+
+    return model, made, train_step
+
+
+def _same(size: int, act, calls: int = 10, every: int = 1, **how) -> list:
+    """Trains alone and sharded; ``act(i, model, optimizer, notes)`` before each call. The sharded steps."""
+    steps = []
+    for plan in (zero_plan, None):
+        results = []
+        for sharded in (False, True):
+            model, optimizer, step = _make(**how)
+            if sharded:
+                step = stowage.shard(step, (size,), plan=plan)
+                steps.append(step)
+            notes: dict = {}
+            losses = []
+            for i, batch in enumerate(mlp_batches(calls)):
+                act(i, model, optimizer, notes)
+                losses.append(step(*batch, i % every == every - 1))
+            whole = [p.full_tensor() if sharded else p for p in model.parameters()]
+            results.append((losses, [p.detach().clone() for p in whole]))
+        for a, b in zip(results[0][0] + results[0][1], results[1][0] + results[1][1], strict=True):
+            assert (a - b).abs().max().item() < 1e-9, (plan, results[0][0], results[1][0])
+    return steps
+
+
+def optimizer_state_that_is_cleared(rank, size):
+    def act(i, model, optimizer, notes):
+        if i == 5:
+            optimizer.state.clear()
+
+    steps = _same(size, act, calls=13)
+    assert all(step.stats()["planned_steps"] >= 2 for step in steps)
+
+
+def optimizer_state_that_is_loaded(rank, size):
+    """Back to an earlier state, of the model and of the optimizer; and one value alone."""
+
+    def act(i, model, optimizer, notes):
+        if i == 3:
+            notes["state"] = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
+        if i == 6:
+            optimizer.load_state_dict(notes["state"][0])
+            model.load_state_dict(notes["state"][1])
+        if i == 8:
+            for state in optimizer.state.values():
+                state["exp_avg"] = torch.zeros_like(state["exp_avg"])
+
+    _same(size, act, calls=14)
+
+
+def gradients_that_are_added_up_over_calls(rank, size):
+    _same(size, lambda *_: None, calls=15, every=3)
+    _same(size, lambda *_: None, calls=15, every=3, optimizer=lambda ps: torch.optim.SGD(ps, lr=0.1))
+
+
+def gradients_that_are_put_there_before_the_call(rank, size):
+    def act(i, model, optimizer, notes):
+        if i in (4, 9):
+            for p in model.parameters():
+                p.grad = torch.ones_like(p) * 0.1
+
+    _same(size, act, calls=12)
+
+
+def a_state_that_is_loaded_after_prepare(rank, size):
+    step = _make()[2]
+    batches = mlp_batches(9)
+    losses = [step(*batch) for batch in batches]
+    first = stowage.shard(_make()[2], (size,), plan=zero_plan)
+    for batch in batches[:4]:
+        first(*batch)
+    second = stowage.shard(_make()[2], (size,), plan=zero_plan)
+    second.prepare(*batches[4])
+    second.load_state_dict(first.state_dict())
+    for loss, batch in zip(losses[4:], batches[4:]):
+        assert abs(loss - second(*batch)).item() < 1e-12
+
+
+def what_cannot_be_kept_up_is_refused(rank, size):
+    batch = mlp_batches()[0]
+    model, optimizer, step = _make()
+    sharded = stowage.shard(step, (size,), plan=zero_plan)
+    sharded(*batch)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2, dtype=torch.float64))]})
+    with pytest.raises(stowage.Unsupported, match="add_param_group"):
+        sharded(*batch)
+    with pytest.raises(stowage.Unsupported, match="in parts already"):
+        stowage.shard(lambda x, y: (model(x) - y).mean(), (size,), plan=zero_plan)(*batch)
+    for register in ("register_hook", "register_post_accumulate_grad_hook"):
+        model, optimizer, step = _make()
+        getattr(model[0].weight, register)(lambda g: None)
+        with pytest.raises(stowage.Unsupported, match="has hooks of its own"):
+            stowage.shard(step, (size,), plan=zero_plan)(*batch)
+        assert type(model[0].weight) is nn.Parameter and type(model[0].weight.data) is torch.Tensor
+
+
+def recurrent_layers(rank, size):
+    """Which hold their parameters in a list as well."""
+    for kind in (nn.LSTM, nn.GRU, nn.RNN):
+        results = []
+        for sharded in (False, True):
+            torch.manual_seed(0)
+            model = nn.ModuleList([kind(7, 6, num_layers=2, batch_first=True), nn.Linear(6, 5)]).double()
+            optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+            def train_step(x, y, model=model, optimizer=optimizer):
+                optimizer.zero_grad()
+                loss = (model[1](model[0](x.view(2, 3, 7))[0]).flatten(0, 1) - y).square().mean()
+                loss.backward()
+                optimizer.step()
+                return loss.detach()
+
+            step = stowage.shard(train_step, (size,)) if sharded else train_step
+            results.append([step(*batch) for batch in mlp_batches(7)])
+        assert all(abs(a - b).item() < 1e-9 for a, b in zip(*results)), (kind, results)
