@@ -14,6 +14,7 @@ import weakref
 
 import numpy as np
 import shard_zoo
+import test_element_by_element
 import torch
 import torch.distributed as dist
 from shard_pair import (
@@ -422,3 +423,26 @@ def another_batch_shape_is_planned_too(rank, size):
     assert len(pair.step._entries) == 2 and all(
         e.replay is not None and e.replay.trusted for e in pair.step._entries.values()
     )
+
+
+def every_optimizer_is_planned(rank, size):
+    """Those whose numbers are made by torch.tensor() in each step, too."""
+    for name, make in test_element_by_element.ELEMENT_WISE.items():
+
+        def trained(make=make):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(7, 9), nn.GELU(), nn.Linear(9, 5)).double()
+            optimizer = make(model.parameters())
+
+            def train_step(x, y):
+                optimizer.zero_grad()
+                loss = (model(x) - y).square().mean() * torch.tensor(0.5, dtype=torch.float64)
+                loss.backward()
+                optimizer.step()
+                return loss.detach()
+
+            return model, optimizer, train_step
+
+        pair = Pair(trained, mlp_batches(10 if name.startswith("RAdam") else 6), (size,), plan=zero_plan)
+        pair.run(1e-9)
+        assert pair.step.stats()["planned_steps"] >= 1, (name, pair.step.refusal)

@@ -13,11 +13,12 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
-from stowage._torch.private import is_fake
+from stowage._torch.private import hook_open, is_fake
 from stowage.errors import Unsupported
 
 _SET_DATA: Any = vars(torch._C.TensorBase)["data"].__set__
 _TURN_IN_PLACE = (torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)
+_FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.asarray)
 _ARGUMENTS = 9  # of those, where sequences are not packed; the last is batch_first
 
 
@@ -30,4 +31,9 @@ class PastTheDispatcher(TorchFunctionMode):
         if func in _TURN_IN_PLACE and len(args) == _ARGUMENTS and args[-1] is True:
             output, hidden = func(args[0].transpose(0, 1), *args[1:-1], False)
             return output.transpose(0, 1), hidden
+        if func in _FROM_PYTHON:
+            with hook_open(False):
+                made = func(*args, **(kwargs or {}))
+            # As torch.tensor() has done within: a call that is compared with the recording shows it
+            return made.detach_() if func is torch.tensor and not made.requires_grad else made
         return func(*args, **(kwargs or {}))
