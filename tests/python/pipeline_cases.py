@@ -231,6 +231,35 @@ class _Joined(nn.Module):
         return torch.cat([x, y], -1)
 
 
+class _WithInput(nn.Module):
+    """A skip connection: the input goes on beside the result."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x)), x
+
+
+class _Sum(nn.Module):
+    def forward(self, x, y):
+        return x + y
+
+
+class _Twice(nn.Module):
+    """A weight that is computed and used twice: PyTorch cannot run its backward in halves."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.r = (nn.Parameter(torch.randn(WIDTH, WIDTH) * 0.2) for _ in range(2))
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        w = self.q @ self.r
+        return self.linear(x @ w) @ w.t()
+
+
 def _layer_kinds() -> dict[str, list[nn.Module]]:
     """What ends in a view, writes to its input, passes integers, has no parameters."""
     linear = lambda: nn.Linear(WIDTH, WIDTH)
@@ -242,6 +271,9 @@ def _layer_kinds() -> dict[str, list[nn.Module]]:
         "integers": [linear(), _Positions(), _AtPositions()],
         "parts": [linear(), _Half(), _Joined(), linear()],
         "normed": [linear(), nn.LayerNorm(WIDTH), nn.Tanh(), nn.RMSNorm(WIDTH)],
+        "skips": [linear(), _WithInput(), _Sum(), linear()],
+        "twice": [linear(), _Twice(), linear()],
+        "one layer twice": [linear(), *[nn.Linear(WIDTH, WIDTH)] * 2, linear()],
         "across": [nn.Conv1d(5, 5, 3, padding=1), linear(), nn.MultiheadAttention(WIDTH, 2, batch_first=True)],
     }
 
@@ -265,7 +297,7 @@ def layers_of_each_kind(rank: int, size: int) -> None:
             loss = lambda y, t: nn.functional.cross_entropy(y.flatten(0, 1), t.flatten()).view(())
             return stowage.Chain([m.double() for m in modules], loss, lambda ps: torch.optim.AdamW(ps, lr=1e-2))
 
-        for schedule in ("1f1b", "zero-bubble", "zbv"):
+        for schedule in ("1f1b",) if "twice" in kind else ("1f1b", "zero-bubble", "zbv"):
             alone = made()
             step = stowage.shard(made(), (size,), pipeline={"micro_batches": 4, "schedules": [schedule]})
             for batch in _batches(2):

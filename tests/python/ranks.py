@@ -6,6 +6,7 @@ import datetime
 import importlib
 import os
 import socket
+import time
 import traceback
 
 import torch
@@ -35,14 +36,21 @@ def _work(rank: int, size: int, port: int, cases: list[str], folder: str, timeou
     dist.destroy_process_group()
 
 
+def wanted(request, fixture: str, cases: list[str]) -> list[str]:
+    """Those of the tests that were chosen."""
+    chosen = {item.callspec.params["case"] for item in request.session.items if fixture in item.fixturenames}
+    return [case for case in cases if case in chosen]
+
+
 def run(size: int, cases: list[str], folder: str, timeout: float = 60) -> dict[str, list[str]]:
     """Cases are "module.function". By case: what each rank had to say, "" where all was well. A rank that did not come
     so far says so."""
     context = mp.start_processes(
         _work, (size, _free_port(), cases, folder, timeout), nprocs=size, join=False, start_method="spawn"
     )
+    deadline = time.monotonic() + 4 * timeout + 10 * len(cases)
     for process in context.processes:
-        process.join(timeout * 4)
+        process.join(max(deadline - time.monotonic(), 1))
         if process.is_alive():
             process.kill()
             process.join()

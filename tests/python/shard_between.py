@@ -140,3 +140,80 @@ def recurrent_layers(rank, size):
             step = stowage.shard(train_step, (size,)) if sharded else train_step
             results.append([step(*batch) for batch in mlp_batches(7)])
         assert all(abs(a - b).item() < 1e-9 for a, b in zip(*results)), (kind, results)
+
+
+def schedulers_that_are_made_of_others(rank, size):
+    """Planning runs the step's Python, and takes back what it has done to the inner ones as well."""
+    rates = torch.optim.lr_scheduler
+    for schedule in (
+        lambda o: rates.SequentialLR(o, [rates.ConstantLR(o, 0.5, 2), rates.ExponentialLR(o, 0.9)], [3]),
+        lambda o: rates.ChainedScheduler([rates.ConstantLR(o, 0.5, 2), rates.ExponentialLR(o, 0.9)]),
+        lambda o: rates.ChainedScheduler([rates.SequentialLR(o, [rates.LinearLR(o), rates.StepLR(o, 2)], [4])]),
+        lambda o: rates.CosineAnnealingWarmRestarts(o, 3),
+    ):
+        results = []
+        for sharded in (False, True):
+            _, optimizer, step = _make(lambda ps: torch.optim.SGD(ps, lr=0.1))
+            scheduler = schedule(optimizer)
+
+            def scheduled(x, y, step=step, scheduler=scheduler):
+                loss = step(x, y)
+                scheduler.step()
+                return loss
+
+            step = stowage.shard(scheduled, (size,), plan=zero_plan) if sharded else scheduled
+            results.append([step(*batch) for batch in mlp_batches(9)])
+        assert all(abs(a - b).item() < 1e-9 for a, b in zip(*results)), results
+
+
+def modules_that_stop_training(rank, size):
+    """Batch norm by its own statistics, dropout off: planned apart, and back again."""
+    results = []
+    for sharded in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(7, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5)).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def train_step(x, y, model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step = stowage.shard(train_step, (size,)) if sharded else train_step
+        losses = []
+        for i, batch in enumerate(mlp_batches(14)):
+            model[1].train(i not in (4, 5, 9, 10, 11))
+            losses.append(step(*batch))
+        results.append(losses)
+        assert not sharded or step.stats()["planned_steps"] >= 1
+    assert all(abs(a - b).item() < 1e-9 for a, b in zip(*results)), results
+
+
+def memory_that_has_two_names_is_refused(rank, size):
+    batch = mlp_batches()[0]
+
+    def refused(words, change=lambda model: None, args=batch, use=lambda model, out: out):
+        model, optimizer, _ = _make()
+        model.register_buffer("table", torch.ones(4, 5, dtype=torch.float64))
+        change(model)
+
+        def train_step(x, y):
+            loss = (use(model, model(x)) - y).square().mean() + model.table.sum() * 0
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        with pytest.raises(stowage.Unsupported, match=words):
+            stowage.shard(train_step, (size,), plan=zero_plan)(*args)
+        assert type(model[0].weight.data) is torch.Tensor
+
+    held: list = []
+    refused(
+        "made outside of it", lambda m: held.append(m[0].weight.detach()[:2]), use=lambda m, out: out + held[-1].sum()
+    )
+    refused("made outside of it", lambda m: setattr(m, "row", m.table[1]), use=lambda m, out: out + m.row)
+    refused("look at the same memory", lambda m: m.register_buffer("row", m.table[1]))
+    refused("an argument requires grad", args=(batch[0].clone().requires_grad_(), batch[1]))

@@ -138,6 +138,39 @@ def test_optimizers_that_take_each_parameter_alone_are_planned(optimizer):
     assert stowage.shard_plan(chain, batch, mesh=(2,), pipeline=4).stages
 
 
+class Detaches(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.detach())
+
+
+class Dict(nn.Linear):
+    def forward(self, x):
+        return {"y": super().forward(x)}
+
+
+@pytest.mark.parametrize(
+    "layer, options, words",
+    [
+        (Detaches, {}, "passes no gradient"),
+        (Dict, {}, "returns dict"),
+        (lambda *_: pipeline_cases._Twice(), {"schedules": ["zero-bubble", "zbv"]}, "in halves"),
+    ],
+)
+def test_layers_that_no_pipeline_runs_are_refused(layer, options, words):
+    width = pipeline_cases.WIDTH
+    chain, batch = pipeline_cases._chain(4), pipeline_cases._batches(1)[0]
+    chain.layers.insert(2, layer(width, width).double())
+    with pytest.raises(stowage.Unsupported, match=words):
+        stowage.shard_plan(chain, batch, mesh=(2,), pipeline={"micro_batches": 4, **options})
+
+
+def test_schedules_that_halve_backward_are_left_out_where_that_cannot_be():
+    chain, batch = pipeline_cases._chain(4), pipeline_cases._batches(1)[0]
+    chain.layers.insert(2, pipeline_cases._Twice().double())
+    tried = stowage.shard_plan(chain, batch, mesh=(2,), pipeline=4).summary()["tried"]
+    assert {t["schedule"] for t in tried} <= {"1f1b", "interleaved"}
+
+
 CE = lambda **more: lambda y, t: nn.functional.cross_entropy(y.flatten(0, 1), t.flatten(), **more)
 
 

@@ -5,14 +5,12 @@ import time
 
 import pytest
 import ranks
-import shard_between
 import shard_cases
 import shard_faults
-import shard_writes
 
 CASES = [
     f"{module.__name__}.{name}"
-    for module in (shard_cases, shard_faults, shard_writes, shard_between)
+    for module in (shard_cases, shard_faults)
     for name, f in vars(module).items()
     if not name.startswith("_") and getattr(f, "__module__", "") == module.__name__ and callable(f)
 ]
@@ -29,18 +27,12 @@ ON_FOUR = [
 
 @pytest.fixture(scope="module")
 def two(request, tmp_path_factory):
-    return ranks.run(2, _wanted(request, "two", CASES), str(tmp_path_factory.mktemp("two")))
+    return ranks.run(2, ranks.wanted(request, "two", CASES), str(tmp_path_factory.mktemp("two")))
 
 
 @pytest.fixture(scope="module")
 def four(request, tmp_path_factory):
-    return ranks.run(4, _wanted(request, "four", ON_FOUR), str(tmp_path_factory.mktemp("four")))
-
-
-def _wanted(request, fixture, cases):
-    """Those of the tests that were chosen."""
-    chosen = {item.callspec.params["case"] for item in request.session.items if fixture in item.fixturenames}
-    return [case for case in cases if case in chosen]
+    return ranks.run(4, ranks.wanted(request, "four", ON_FOUR), str(tmp_path_factory.mktemp("four")))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -62,16 +62,32 @@ def stale(program: Program) -> set[int]:
 
 @dataclass
 class _Member:
+    """Where a tensor lies in the memory that all of a family are in. No tensor: a recording looks at what Python holds."""
+
     tensor: weakref.ref
+    dtype: torch.dtype
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+    lazy: bool  # a conjugate or a negative
+
+    @classmethod
+    def like(cls, tensor: torch.Tensor, where: torch.Tensor) -> _Member:
+        lazy = where.is_conj() or where.is_neg()
+        offset = int(where.storage_offset())
+        return cls(weakref.ref(tensor), where.dtype, tuple(where.shape), tuple(where.stride()), offset, lazy)
+
+    def of(self, memory: torch.Tensor) -> torch.Tensor:
+        if self.lazy:
+            raise Unsupported(
+                "a write to what a lazy conjugate or negative also looks at: resolve_conj(), resolve_neg() first"
+            )
+        return memory.view(self.dtype).as_strided(self.size, self.stride, self.offset)
 
 
 @dataclass
 class _Family:
-    dtype: torch.dtype
-    numel: int  # of the memory that all are in
+    bytes: int
     members: list[_Member] = field(default_factory=list)
 
 
@@ -88,13 +104,15 @@ class Aliases:
             return
         family, base = self._of(args[0])
         with hook_open(False):
-            memory = torch.empty(family.numel, dtype=family.dtype, device="meta")
-            seen = func(memory.as_strided(base.size, base.stride, base.offset), *args[1:], **kwargs)
+            memory = torch.empty(family.bytes, dtype=torch.uint8, device="meta").view(base.dtype)
+            looked_at = memory.as_strided(base.size, base.stride, base.offset)
+            looked_at = (
+                looked_at.conj() if args[0].is_conj() else looked_at._neg_view() if args[0].is_neg() else looked_at
+            )
+            seen = func(looked_at, *args[1:], **kwargs)
         for t, where in zip(flatten(result)[0], flatten(seen)[0], strict=True):
             if isinstance(t, DTensor) and t is not args[0]:
-                if where.dtype != family.dtype:
-                    raise Unsupported(f"{func} looks at a tensor as another type: its parts cannot be told apart")
-                member = _Member(weakref.ref(t), tuple(where.shape), tuple(where.stride()), where.storage_offset())
+                member = _Member.like(t, where)
                 family.members.append(member)
                 self._families[id(t)] = member.tensor, family, member
 
@@ -116,8 +134,9 @@ class Aliases:
         if known is not None and known[0]() is t:
             return known[1], known[2]
         numel = 1 + sum((n - 1) * step for n, step in zip(t.shape, t.stride())) if t.numel() else 0
-        family = _Family(t.dtype, numel)
-        member = _Member(weakref.ref(t), tuple(t.shape), tuple(t.stride()), 0)
+        family = _Family(numel * t.element_size())
+        place = tuple(t.shape), tuple(t.stride()), 0
+        member = _Member(weakref.ref(t), t.dtype, *place, t.is_conj() or t.is_neg())
         family.members.append(member)
         self._families[id(t)] = member.tensor, family, member
         return family, member
@@ -129,10 +148,10 @@ class Aliases:
             other = member.tensor()
             if other is None or other is t or _one_memory(other, t):
                 continue
-            memory = _whole(t).new_empty(family.numel)
-            _put(memory, member, _whole(other))
-            _put(memory, mine, _whole(t))
-            now = memory.as_strided(member.size, member.stride, member.offset).clone()
+            memory = _whole(t).new_empty(family.bytes, dtype=torch.uint8)
+            _put(member.of(memory), _whole(other))
+            _put(mine.of(memory), _whole(t))
+            now = member.of(memory).clone()
             mesh = other.device_mesh
             moved = make_dtensor(now, mesh, [Replicate()] * mesh.ndim, other.shape, now.stride())
             other._local_tensor.copy_(brought(moved, other.placements)._local_tensor)
@@ -150,10 +169,9 @@ def _whole(t: DTensor) -> torch.Tensor:
     return brought(t, (Replicate(),) * t.device_mesh.ndim)._local_tensor
 
 
-def _put(memory: torch.Tensor, member: _Member, content: torch.Tensor) -> None:
+def _put(place: torch.Tensor, content: torch.Tensor) -> None:
     """Of a tensor that is expanded, one of each."""
-    place = memory.as_strided(member.size, member.stride, member.offset)
-    for d, step in enumerate(member.stride):
-        if step == 0 and member.size[d] > 1:
+    for d, step in enumerate(place.stride()):
+        if step == 0 and place.shape[d] > 1:
             place, content = place.narrow(d, 0, 1), content.narrow(d, 0, 1)
     place.copy_(content)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stowage._torch import optimizer_steps
 from stowage._torch.private import (
@@ -22,14 +23,15 @@ from stowage._torch.private import (
     is_fake,
     local_tensor,
     masks_as_run,
+    storage_address,
     tree_map,
 )
 from stowage.errors import Unsupported
 from stowage.sharding.aliases import stale
 from stowage.sharding.element_by_element import Elements
 from stowage.sharding.past_the_dispatcher import PastTheDispatcher
-from stowage.sharding.program import Pen, Program, region_of
-from stowage.sharding.world import flat_weights
+from stowage.sharding.program import Pen, Program, region_of, writes_argument
+from stowage.sharding.world import flat_weights, is_parts
 from stowage.step.reach.python_state import PythonState
 from stowage.step.reach.world import World
 from stowage.step.signature.signature import held
@@ -92,7 +94,7 @@ def _faked(world: World, fakes: _Fakes):
             put(optimizer.state, state)
             for group in optimizer.param_groups:
                 put(group, {**group, "params": [fakes.parameter(p) for p in group["params"]]})
-        for scheduler in world.schedulers:
+        for scheduler in world.all_schedulers():
             put(scheduler.__dict__, dict(scheduler.__dict__))
         yield
     finally:
@@ -155,11 +157,16 @@ def _captured(
     pen: Pen,
 ) -> Program:
     program = pen.program
+    if any(isinstance(t, torch.Tensor) and t.requires_grad for t in flatten((args, kwargs))[0]):
+        raise Unsupported(
+            "an argument requires grad: let the step ask for it, of a copy (x = x.detach().requires_grad_())"
+        )
+    owned = _owned(world, names)
     with _faked(world, fakes):
         fake_args, fake_kwargs = tree_map(fakes.tensor, args), tree_map(fakes.tensor, kwargs)
         by_name = [(n, fakes.parameter(p)) for n, p in names]
         held_before = held(fake_args, fake_kwargs)
-        with fakes.mode, PastTheDispatcher():
+        with fakes.mode, PastTheDispatcher(), _NothingReal(fakes.mode, owned):
             train_step(*fake_args, **fake_kwargs)
             if held(fake_args, fake_kwargs) != held_before:
                 raise Unsupported(
@@ -198,6 +205,51 @@ def _declare(pen: Pen, world: World, names: list[tuple[str, torch.Tensor]], inpu
                     program.states[name, key] = pen.tensor(
                         value, "optimizer_state", name=f"{name}.{key}", of=program.parameters[name]
                     )
+
+
+class _NothingReal(TorchDispatchMode):
+    """Tensors of the step's own (in no module, no optimizer) stay as they are: one that it writes to is a fake from then on.
+    Without that, PyTorch runs an operator on real tensors alone."""
+
+    def __init__(self, mode: FakeTensorMode, owned: dict[int, str]):
+        """``owned``: names of the parameters and buffers, which are replaced by fakes, by storage."""
+        super().__init__()
+        self._mode, self._owned = mode, owned
+        self._written: set[int] = set()  # storages
+        self._real: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id of the fake: the fake, and it
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        for i, argument in enumerate(func._schema.arguments):
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            real = {storage_address(t) for t in flatten(value)[0] if _is_real(t)}
+            for storage in real & self._owned.keys():
+                raise Unsupported(
+                    f"the step uses a view of '{self._owned[storage]}' that was made outside of it: that will have memory of its own "
+                    "then; make the view in the step"
+                )
+            if writes_argument(func, argument):
+                self._written |= real
+        if not self._written:
+            return func(*args, **kwargs)
+        args, kwargs = tree_map(self._fake, args), tree_map(self._fake, kwargs)
+        return tree_map(lambda t: self._real[id(t)][1] if id(t) in self._real else t, func(*args, **kwargs))
+
+    def _fake(self, t: Any) -> Any:
+        if not _is_real(t) or storage_address(t) not in self._written:
+            return t
+        fake = self._mode.from_tensor(t)
+        self._real[id(fake)] = fake, t
+        return fake
+
+
+def _owned(world: World, names: list[tuple[str, torch.nn.Parameter]]) -> dict[int, str]:
+    buffers = [each for path, module in world.modules for each in module.named_buffers(prefix=path)]
+    return {storage_address(t): name for name, t in (*buffers, *names) if _is_real(t) and not is_parts(t) and t.numel()}
+
+
+def _is_real(t: Any) -> bool:
+    return isinstance(t, torch.Tensor) and not is_fake(t) and t.layout == torch.strided
 
 
 @contextlib.contextmanager

@@ -67,7 +67,7 @@ def trainable(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
 
 
 class _Same(torch.autograd.Function):
-    """The same bytes, as a tensor that is neither a view nor a leaf to autograd."""
+    """The same bytes, as a tensor of its own to autograd: neither a view nor a leaf, and saved by nobody."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -79,13 +79,9 @@ class _Same(torch.autograd.Function):
 
 
 def handed_on(values: tuple) -> tuple:
-    """What goes into a stage and comes out of it: PyTorch detaches results in place, which a view cannot be, and a layer may
-    write to its input, which a leaf cannot be."""
-
-    def must_change(value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and value.requires_grad and (value.is_leaf or value._is_view())
-
-    return tuple(_Same.apply(v) if must_change(v) else v for v in values)
+    """What goes into a stage and comes out of it: PyTorch detaches results in place, which a view cannot be, nor what the stage has
+    saved; and a layer may write to its input, which a leaf cannot be."""
+    return tuple(_Same.apply(v) if isinstance(v, torch.Tensor) and v.requires_grad else v for v in values)
 
 
 def as_tuple(value: Any) -> tuple:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stowage._torch.optimizer_steps import only_torchs
 from stowage._torch.private import DATA_DEPENDENT, FakeTensorMode, flatten, is_fake, storage_address
 from stowage.errors import Unsupported
-from stowage.sharding.chain import Chain, as_tuple, joined, trainable
+from stowage.sharding.chain import Chain, as_tuple, handed_on, joined, trainable
 from stowage.sharding.program import takes_lists
 
 _MOST_PAIRS = 8
@@ -27,8 +27,12 @@ _TOLERANCE = 1e-3
 
 def refuse_what_parts_change(chain: Chain, parts: list[tuple]) -> None:
     """``parts``: the micro-batches."""
-    if not any(is_fake(t) for t in parts[0]):  # else no loss can be computed
-        _refuse_other_losses(chain, parts)
+    try:
+        output = _output(chain, parts[0][:-1])
+    except DATA_DEPENDENT:
+        output = None
+    if output is not None and not any(is_fake(t) for t in parts[0]):  # else no loss can be computed
+        _refuse_other_losses(chain, parts, output)
     _refuse_sums_over_layers(chain)
 
 
@@ -61,12 +65,8 @@ def _by_id(chain: Chain) -> dict[int, torch.Tensor]:
 # ---- The loss
 
 
-def _refuse_other_losses(chain: Chain, parts: list[tuple]) -> None:
+def _refuse_other_losses(chain: Chain, parts: list[tuple], output: tuple) -> None:
     """On numbers made up for the last layer's output: they differ much from part to part, as a mean may hide what is like."""
-    try:
-        output = _output(chain, parts[0][:-1])
-    except DATA_DEPENDENT:
-        return
     one = parts[0][-1]
     for *_, other in parts[1 : 1 + _MOST_PAIRS]:
         for spread in (8.0, 1.0):  # as logits; between 0 and 1
@@ -83,13 +83,38 @@ def _refuse_other_losses(chain: Chain, parts: list[tuple]) -> None:
 
 
 def _output(chain: Chain, inputs: tuple) -> tuple:
-    """Of the last layer, as tensors without memory."""
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[]), torch.no_grad():
-        values = tuple(torch.empty_like(t) for t in inputs)
-        for layer in chain.layers:
-            state = {name: torch.empty_like(t) for name, t in [*layer.named_parameters(), *layer.named_buffers()]}
-            values = as_tuple(torch.func.functional_call(layer, state, values))
+    """Of the last layer, as tensors without memory. Raises Unsupported where layers hand on what a pipeline cannot."""
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[]), torch.enable_grad():
+        values: tuple = tuple(torch.empty_like(t) for t in inputs)
+        trained = False
+        for i, layer in enumerate(chain.layers):
+            given = tuple(v.detach().requires_grad_(v.is_floating_point() and trained) for v in values)
+            state = {
+                name: torch.empty_like(t).requires_grad_(t.requires_grad)
+                for name, t in [*layer.named_parameters(), *layer.named_buffers()]
+            }
+            values = as_tuple(torch.func.functional_call(layer, state, handed_on(given)))
+            for value in values:
+                if not isinstance(value, torch.Tensor):
+                    raise Unsupported(
+                        f"layer {i} returns {type(value).__name__}: only tensors pass from layer to layer"
+                    )
+            if trained:
+                _refuse_cut(i, layer, given, values)
+            trained = trained or any(p.requires_grad for p in layer.parameters())
     return values
+
+
+def _refuse_cut(i: int, layer: torch.nn.Module, given: tuple, values: tuple) -> None:
+    """No gradient reaches the layers before."""
+    made = [v.sum() for v in values if v.requires_grad]
+    asked = [v for v in given if v.requires_grad]
+    found = torch.autograd.grad(made, asked, allow_unused=True) if made and asked else ()
+    if asked and all(g is None for g in found):
+        raise Unsupported(
+            f"layer {i} ({type(layer).__name__}) passes no gradient to what comes before it: alone those have none, in a pipeline they "
+            "would have zeros; freeze them (requires_grad_(False))"
+        )
 
 
 def _losses(chain: Chain, one: Any, other: Any, output: tuple, spread: float) -> tuple[float, list[float]]:

@@ -97,7 +97,7 @@ class _Layer:
         return handed_on(values)
 
 
-def layer_costs(chain: Chain, batch: tuple, clock: Any, copy: Callable) -> list[dict]:
+def layer_costs(chain: Chain, batch: tuple, clock: Any, copy: Callable, halves: bool) -> list[dict]:
     """Of each layer the fields of docs/formats.md. ``batch``: one micro-batch; ``copy``: a tensor of ours like one of the
     user's."""
     *inputs, target = (copy(t) for t in batch)
@@ -106,7 +106,7 @@ def layer_costs(chain: Chain, batch: tuple, clock: Any, copy: Callable) -> list[
         last = i == len(chain.layers) - 1
         layer = _Layer(module, chain.loss if last else None, target, copy)
         entry = {"name": f"{i}.{type(module).__name__}", "joined": pieces[i], **_held(layer, values)}
-        runs = [_times(chain, layer, values, clock) for _ in range(clock.repeats + (clock.repeats > 1))]
+        runs = [_times(chain, layer, values, clock, halves) for _ in range(clock.repeats + (clock.repeats > 1))]
         entry |= {key: min(run[key] for run in runs[-clock.repeats :]) for key in runs[0]}
         if i == 0:  # nothing asks for the gradient of the pipeline's input
             entry["input_ns"], entry["weight_ns"] = 0, entry["backward_ns"]
@@ -145,8 +145,22 @@ def _held(layer: _Layer, values: tuple) -> dict:
     }
 
 
-def _times(chain: Chain, layer: _Layer, values: tuple, clock: Any) -> dict[str, int]:
-    """One run of each part."""
+def can_halve(chain: Chain, batch: tuple) -> bool:
+    """PyTorch can run the backward of each layer in halves, as zero bubbles do. Tried on tensors without memory; what is in
+    several layers it cannot."""
+    if any(joined(chain.layers)):
+        return False
+    try:
+        modelled(chain, batch, halves=True)
+    except Unsupported:
+        raise
+    except RuntimeError:
+        return False
+    return True
+
+
+def _times(chain: Chain, layer: _Layer, values: tuple, clock: Any, halves: bool) -> dict[str, int]:
+    """One run of each part. ``halves``: backward in halves, too."""
     found: dict[str, int] = {}
 
     def run(name: str, call: Callable) -> Any:
@@ -165,9 +179,12 @@ def _times(chain: Chain, layer: _Layer, values: tuple, clock: Any) -> dict[str, 
     run("backward_ns", lambda: torch.autograd.backward(outputs, gradients) if outputs else None)
     for p in layer.parameters:
         p.grad = None
-    inputs, outputs, gradients = forward()
-    groups = run("input_ns", lambda: backward_of_input(outputs, gradients, inputs, layer.parameters))
-    run("weight_ns", lambda: backward_of_weights(layer.parameters, groups))
+    if halves:
+        inputs, outputs, gradients = forward()
+        groups = run("input_ns", lambda: backward_of_input(outputs, gradients, inputs, layer.parameters))
+        run("weight_ns", lambda: backward_of_weights(layer.parameters, groups))
+    else:
+        found |= {"input_ns": found["backward_ns"], "weight_ns": 0}
     if layer.parameters:
         for p in layer.parameters:
             p.grad = torch.zeros_like(p)
@@ -188,17 +205,17 @@ def _optimizer_bytes(chain: Chain, layer: _Layer) -> int:
     return sum({storage_address(v): v.untyped_storage().nbytes() for v in states}.values())
 
 
-def measured(chain: Chain, batch: tuple) -> list[dict]:
+def measured(chain: Chain, batch: tuple, halves: bool = True) -> list[dict]:
     """By running each layer, a few times, on copies."""
 
     def copy(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
     with torch.random.fork_rng(devices=[]):
-        return layer_costs(chain, batch, _Watch(), copy)
+        return layer_costs(chain, batch, _Watch(), copy, halves)
 
 
-def modelled(chain: Chain, batch: tuple, **device: float) -> list[dict]:
+def modelled(chain: Chain, batch: tuple, halves: bool = True, **device: float) -> list[dict]:
     """On tensors without memory. ``device``: "tflops", "memory_gbps", "kernel_ns"."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     made: dict[int, torch.Tensor] = {}
@@ -209,7 +226,7 @@ def modelled(chain: Chain, batch: tuple, **device: float) -> list[dict]:
 
     try:
         with mode, torch.random.fork_rng(devices=[]):
-            return layer_costs(chain, batch, _Model(**device), copy)
+            return layer_costs(chain, batch, _Model(**device), copy, halves)
     except DATA_DEPENDENT as reason:
         raise Unsupported(f"a layer reads numbers that depend on data, or makes shapes of them: {reason}") from None
 

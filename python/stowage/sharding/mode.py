@@ -271,7 +271,7 @@ class PlacedMode(TorchDispatchMode):
             return self._run_whole(func, args, kwargs)
         try:
             return func(*args, **kwargs)
-        except (NotImplementedError, RuntimeError) as reason:
+        except (NotImplementedError, RuntimeError, IndexError) as reason:
             if is_communication_error(reason):
                 raise
             return self._run_whole(func, args, kwargs)

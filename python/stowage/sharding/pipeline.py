@@ -27,6 +27,9 @@ _DEVICE = ("tflops", "memory_gbps", "kernel_ns")
 _OPTIONS = ("micro_batches", "schedules", "stages_per_rank", "action_ns", "node_limit", "costs")
 
 
+_WHOLE = ("1f1b", "interleaved")  # schedules that run backward as a whole
+
+
 class PipelinePlan:
     """Which layers each rank runs, in which order, what that takes and holds."""
 
@@ -72,6 +75,9 @@ def problem_of(
     """The problem's JSON, of the chain on this batch."""
     parts = micro_batches(batch, options["micro_batches"])
     chain_checks.refuse_what_parts_change(chain, parts)
+    halves = layer_costs.can_halve(chain, parts[0])
+    if not halves:
+        options = {**options, "schedules": _without_halves(options.get("schedules", _WHOLE))}
     links = links or {}
     device = {k: links[k] for k in _DEVICE if k in links}
     if isinstance(costs, list):
@@ -80,9 +86,9 @@ def problem_of(
             raise Error(f"costs are of {len(layers)} layers, and the chain has {len(chain.layers)}")
     else:
         layers = (
-            layer_costs.measured(chain, parts[0])
+            layer_costs.measured(chain, parts[0], halves)
             if costs == "measured"
-            else layer_costs.modelled(chain, parts[0], **device)
+            else layer_costs.modelled(chain, parts[0], halves, **device)
         )
     document = {
         "format": "stowage-pipeline", "version": 1, "name": chain.__name__, "ranks": ranks,
@@ -90,6 +96,16 @@ def problem_of(
         "memory_limit_bytes": limit, "layers": layers,
     }  # fmt: skip
     return json.dumps(document)
+
+
+def _without_halves(schedules: Any) -> list[str]:
+    found = [s for s in schedules if s in _WHOLE]
+    if not found:
+        raise Unsupported(
+            "PyTorch cannot run the backward of a layer in halves, as zero bubbles do (a parameter that is used twice, or in two layers): "
+            f"let schedules have one of {', '.join(_WHOLE)}"
+        )
+    return found
 
 
 def solve_pipeline(problem: str) -> str:

@@ -90,17 +90,14 @@ class Pen(TorchDispatchMode):
         if not is_passed_over(func):
             if func.namespace in ("_c10d_functional", "c10d", "_dtensor"):
                 raise Unsupported(f"{func} in the step: it communicates by itself")
-            if (
-                torch.Tag.inplace_view in func.tags
-                and func.namespace == "aten"
-                and func._schema.name != "aten::detach_"
-            ):
-                raise Unsupported(
-                    f"{func} changes the shape of a tensor in place, which no DTensor can: make a view of it"
-                )
+            shape = args[0].shape if torch.Tag.inplace_view in func.tags else None
             before = self._arguments(func, args, kwargs)
         result = func(*args, **kwargs)
         if not is_passed_over(func):
+            if shape is not None and args[0].shape != shape:
+                raise Unsupported(
+                    f"{func} changes the shape of a tensor in place, which no DTensor can: make a view of it"
+                )
             self._write(func, before, result)
             if self.in_optimizer is not None:
                 self._check(self.in_optimizer, func, args, kwargs, before[0], result)

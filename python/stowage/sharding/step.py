@@ -80,6 +80,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         self._state: ShardedState | None = None
         self._mode: PlacedMode | None = None
         self._latest: _Entry | None = None
+        self._modules: list[torch.nn.Module] | None = None
         self._room = Room(_runtime.Arena(), _runtime.Host("", 0, link_gbps or 0.0), link_gbps, "memory")
         self._absent_grads: frozenset[int] = frozenset()
 
@@ -94,7 +95,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
             if self._state is not None and self._state.adopt_changes():
                 for known in self._entries.values():
                     known.replay = None
-            key, inputs = signature(args, kwargs)
+            key, inputs = self._signature(args, kwargs)
             entry = self._entries.get(key) or self._plan(key, args, kwargs)
             if entry.over_budget is not None:
                 entry = self._choose_again(entry, key)
@@ -104,16 +105,23 @@ class ShardedStep(LifeCycle, CheckpointMixin):
     def prepare(self, *args: Any, **kwargs: Any) -> ShardingPlan:
         """Plans for these arguments and cuts parameters and optimizer state to their parts, without running a step."""
         with _runtime.Turn(self._gate), self._ranks.explained():
-            key, _ = signature(args, kwargs)
+            key, _ = self._signature(args, kwargs)
             entry = self._entries.get(key) or self._plan(key, args, kwargs)
             self._latest = entry
             return entry.plan
+
+    def _signature(self, args: tuple, kwargs: dict) -> tuple[Any, list[torch.Tensor]]:
+        """What one plan serves: arguments of these shapes, and modules that train, or do not."""
+        key, inputs = signature(args, kwargs)
+        if self._modules is None:
+            self._modules = [module for _, root in World(self._fn).modules for module in root.modules()]
+        return (key, tuple(module.training for module in self._modules)), inputs
 
     def _plan(self, key: Any, args: tuple, kwargs: dict) -> _Entry:
         world = World(self._fn)
         names = self._state.names() if self._state is not None else named_parameters(world)
         if self._state is None:
-            refuse_what_cannot_be_cut(names)
+            refuse_what_cannot_be_cut(world, names)
         with self._ranks.together():
             program = capture_program(self._fn, args, kwargs, names, self._name)
         text = program.to_json()

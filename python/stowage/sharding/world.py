@@ -8,6 +8,8 @@ user's modules ──_rebind──► DTensor parameters (Part) and buffers     
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -255,8 +257,14 @@ def named_parameters(world: World) -> list[tuple[str, torch.nn.Parameter]]:
     return list(found.values())
 
 
-def refuse_what_cannot_be_cut(names: list[tuple[str, torch.nn.Parameter]]) -> None:
+def is_parts(tensor: Any) -> bool:
+    return isinstance(tensor, DTensor)
+
+
+def refuse_what_cannot_be_cut(world: World, names: list[tuple[str, torch.nn.Parameter]]) -> None:
     """Before anything is planned."""
+    buffers = [each for path, module in world.modules for each in module.named_buffers(prefix=path)]
+    _refuse_overlaps([*names, *buffers])
     for name, p in names:
         if isinstance(p, DTensor):
             raise Unsupported(
@@ -267,6 +275,21 @@ def refuse_what_cannot_be_cut(names: list[tuple[str, torch.nn.Parameter]]) -> No
             raise Unsupported(
                 f"'{name}' has hooks of its own (register_hook, register_post_accumulate_grad_hook), and will be replaced by a "
                 "tensor in parts: change gradients in the step, between backward() and optimizer.step()"
+            )
+
+
+def _refuse_overlaps(names: Sequence[tuple[str, torch.Tensor]]) -> None:
+    """Two that look at the same memory: each will have its own."""
+    spans = []
+    for name, t in {id(t): (name, t) for name, t in names if not is_parts(t) and t.numel()}.values():
+        begin = t.storage_offset() * t.element_size()
+        numel = 1 + sum((n - 1) * step for n, step in zip(t.shape, t.stride()))
+        spans.append((storage_address(t), begin, begin + numel * t.element_size(), name))
+    spans.sort()
+    for (storage, _, end, name), (other_storage, begin, _, other) in itertools.pairwise(spans):
+        if storage == other_storage and begin < end:
+            raise Unsupported(
+                f"'{name}' and '{other}' look at the same memory, and will have memory of their own: keep one of them"
             )
 
 

@@ -204,10 +204,19 @@ class World:
         """Of those that are reached now: the ones that are still there."""
         return Fading(self.parameters())
 
+    def all_schedulers(self) -> list[LRScheduler]:
+        """Those that are made of others (SequentialLR, ChainedScheduler) with these, each once."""
+        found = list(self.schedulers)
+        for scheduler in found:
+            for value in vars(scheduler).values():
+                inner = value if isinstance(value, (list, tuple)) else (value,)
+                found += [s for s in inner if isinstance(s, LRScheduler) and all(s is not known for known in found)]
+        return found
+
     def counters(self, python: bool = True) -> list[dict]:
         """The dicts in which optimizers, schedulers and gradient scalers keep what is not a tensor's content.
         ``python``: also those that change only where the step's own Python runs."""
-        found: list[dict] = [s.__dict__ for s in self.schedulers]
+        found: list[dict] = [s.__dict__ for s in self.all_schedulers()]
         for optimizer in self.optimizers:
             found += optimizer.param_groups
             if python:

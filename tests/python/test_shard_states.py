@@ -1,0 +1,24 @@
+"""Sharded steps that write where others look, and programs that change a sharded model's state between calls: the numbers of one
+process, on 2 gloo ranks."""
+
+import pytest
+import ranks
+import shard_between
+import shard_writes
+
+CASES = [
+    f"{module.__name__}.{name}"
+    for module in (shard_writes, shard_between)
+    for name, f in vars(module).items()
+    if not name.startswith("_") and getattr(f, "__module__", "") == module.__name__ and callable(f)
+]
+
+
+@pytest.fixture(scope="module")
+def two(request, tmp_path_factory):
+    return ranks.run(2, ranks.wanted(request, "two", CASES), str(tmp_path_factory.mktemp("two")))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks(two, case):
+    assert two[case] == [""] * 2, "\n".join(two[case])
