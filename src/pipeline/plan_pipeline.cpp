@@ -111,6 +111,7 @@ void write_out(const PipelineProblem& problem, const Chain& chain, const Schedul
   for (const PipelineTry& t : plan.tried)
     why += concat(why.empty() ? "" : "; ", to_string(t.schedule), t.stages_per_rank > 1 ? " with " : "",
                   t.stages_per_rank > 1 ? concat(t.stages_per_rank, " stages a rank ") : " ", t.refusal);
+  if (why.empty()) why = "interleaved needs 'stages_per_rank' of 2 or more";  // no other is left out
   throw Error(
       concat("no schedule runs ", problem.micro_batches, " micro-batches over ", problem.ranks, " ranks: ", why));
 }

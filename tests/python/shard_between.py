@@ -217,3 +217,30 @@ def memory_that_has_two_names_is_refused(rank, size):
     refused("made outside of it", lambda m: setattr(m, "row", m.table[1]), use=lambda m, out: out + m.row)
     refused("look at the same memory", lambda m: m.register_buffer("row", m.table[1]))
     refused("an argument requires grad", args=(batch[0].clone().requires_grad_(), batch[1]))
+
+
+def a_step_that_evaluates_by_an_argument(rank, size):
+    """Planned for both."""
+    results = []
+    for sharded in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(7, 8), nn.Dropout(0.0), nn.ReLU(), nn.Linear(8, 5)).double()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+        def train_step(x, y, train=True, model=model, optimizer=optimizer):
+            if not train:
+                model.eval()
+                with torch.no_grad():
+                    loss = (model(x) - y).square().mean()
+                model.train()
+                return loss
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        step = stowage.shard(train_step, (size,)) if sharded else train_step
+        results.append([step(*batch, train=i % 3 != 2) for i, batch in enumerate(mlp_batches(18))])
+        assert not sharded or step.stats()["planned_steps"] >= 6, (step.stats()["planned_steps"], step.refusal)
+    assert all(abs(a - b).item() < 1e-9 for a, b in zip(*results)), results

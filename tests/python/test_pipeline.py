@@ -241,3 +241,10 @@ def test_the_verb(tmp_path):
     told = run("--pipeline=4", "--memory-limit=1KiB")
     assert told.returncode == 4 and "holds" in told.stderr and "Traceback" not in told.stderr
     assert run("--pipeline=3").returncode == 3 and run("--memory-limit=1KiB").returncode == 2
+
+
+def test_a_schedule_that_stages_rule_out_is_told_why():
+    chain, batch = pipeline_cases._chain(4), pipeline_cases._batches(1)[0]
+    options = {"micro_batches": 4, "schedules": ["interleaved"], "stages_per_rank": [1]}
+    with pytest.raises(stowage.Error, match="interleaved needs 'stages_per_rank' of 2 or more"):
+        stowage.shard_plan(chain, batch, mesh=(2,), pipeline=options)

@@ -22,6 +22,7 @@ import sys
 import sysconfig
 import types
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -100,6 +101,7 @@ _SHOWS = {"CONTAINS_OP", "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "C
 # What a function sets counts as read: it must be there after the call, whoever has set something else before
 _ATTRIBUTE_READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM", "STORE_ATTR", "DELETE_ATTR"}
 _GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
+_BEFORE_CALLS = {"PRECALL", "PUSH_NULL", "EXTENDED_ARG", "CACHE", "NOP"}
 _CALLS = ("PRECALL",) if "PRECALL" in dis.opmap else ("CALL", "CALL_FUNCTION", "CALL_KW")
 # Numbers past a byte are of the compiler's own, and stand in no code
 _HANDLERS = [op for name in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "JUMP_IF_NOT_EXC_MATCH", "SETUP_FINALLY")
@@ -136,6 +138,7 @@ class Reads:
     has_blocks: bool = False  # of ``with``
     group_keys: frozenset[str] = frozenset()
     catches_kernels: bool = False  # exceptions that kernels of PyTorch's raise because of what tensors hold
+    evaluates: bool = False  # texts, by Python's own eval()
 
 
 _NOTHING = Reads(frozenset(), frozenset(), frozenset(), False, True, False)
@@ -195,6 +198,7 @@ def _reads(code: types.CodeType) -> Reads:
             has_blocks=_has_blocks(code),
             group_keys=group_keys(code),
             catches_kernels=_catches_kernels(code, names),
+            evaluates="eval" in names,
         )
     return _reads_of_user(code, generates)
 
@@ -218,8 +222,10 @@ def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
     attributes |= {part for c in constants if "." in c and " " not in c for part in c.split(".") if part.isidentifier()}
     if "format" in code.co_names or "format_map" in code.co_names:
         attributes |= {name for c in constants if "{" in c for name in IDENTIFIER.findall(c)}
+    evaluates = names_builtin_eval(instructions) or "eval" in constants
+    whole = _WHOLE if evaluates else _WHOLE - {"eval"}
     dynamic = (
-        bool(_WHOLE & (found_globals | attributes))
+        bool(whole & (found_globals | attributes))
         or _name_not_constant(instructions)
         or _pattern_not_constant(instructions)
     )
@@ -242,7 +248,22 @@ def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
         _has_blocks(code),
         group_keys(code),
         _catches_kernels(code, found_globals | attributes),
+        evaluates,
     )
+
+
+def names_builtin_eval(instructions: Iterable[dis.Instruction]) -> bool:
+    """Python's own eval() may be meant: by its name, or as an attribute that is not called without arguments, as a module's
+    method of that name is."""
+    shown = [i for i in instructions if i.opname not in _BEFORE_CALLS]
+    for i, after in itertools.zip_longest(shown, shown[1:]):
+        if i.argval == "eval" and i.opname in _GLOBAL_READS:
+            return True
+        if i.argval == "eval" and i.opname in _ATTRIBUTE_READS:
+            is_method = i.opname in ("LOAD_ATTR", "LOAD_METHOD") and after is not None and after.arg == 0
+            if not is_method or after.opname not in ("CALL", "CALL_METHOD", "CALL_FUNCTION"):
+                return True
+    return False
 
 
 def _catches(code: types.CodeType, names: frozenset[str] | set[str]) -> bool:

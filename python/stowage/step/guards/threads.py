@@ -228,7 +228,7 @@ class _Search:
         called = read.globals | read.attributes
         self._lost = self._lost or not _ANYTHING.isdisjoint(called)
         self.add(*(names[name] for name in read.globals if name in names))
-        if not _ALL_OF_MODULE.isdisjoint(called):
+        if not _ALL_OF_MODULE.isdisjoint(called if read.evaluates else called - {"eval"}):
             self.add(*names.values())
         for name, level in read.imports:
             whole = importlib.util.resolve_name("." * level + name, names.get("__package__")) if level else name

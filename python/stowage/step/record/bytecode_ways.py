@@ -19,6 +19,8 @@ import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from stowage.step.guards.reads import names_builtin_eval
+
 Path = tuple[Hashable, ...]  # keys and indices that lead to the value, from the outermost container
 Places = frozenset[Path]
 Ways = frozenset[Places]
@@ -65,7 +67,8 @@ class Code:
         # Where an error of each instruction leads within the function
         self.handlers = [next((h for r, h in handlers.items() if i.offset in r), None) for i in self.instructions]
         unknown = any(i.opname.startswith("SETUP_") for i in self.instructions)  # those of Python 3.10
-        frames = not _READS_FRAMES.isdisjoint(code.co_names)
+        named = set(code.co_names) if names_builtin_eval(self.instructions) else set(code.co_names) - {"eval"}
+        frames = not _READS_FRAMES.isdisjoint(named)
         self.opaque = unknown or frames or bool(code.co_flags & _SUSPENDED)
 
     @staticmethod
