@@ -302,3 +302,33 @@ def layers_of_each_kind(rank: int, size: int) -> None:
             step = stowage.shard(made(), (size,), pipeline={"micro_batches": 4, "schedules": [schedule]})
             for batch in _batches(2):
                 _equal(step(*batch), alone(*batch))
+
+
+def a_run_that_is_saved_goes_on_on_other_cuts(rank: int, size: int) -> None:
+    """With the optimizer's state, and a learning rate that is set from outside."""
+    batches = _batches(6)
+    alone = _chain()
+    losses = []
+    for i, batch in enumerate(batches):
+        losses.append(alone(*batch))
+        for group in alone._made.param_groups:
+            group["lr"] = 1e-2 * 0.5 ** (i + 1)
+    first = stowage.shard(_chain(), (size,), pipeline={"micro_batches": 4, "schedules": ["1f1b"]})
+    second = stowage.shard(_chain(), (size,), pipeline={"micro_batches": 2, "schedules": ["zbv"]})
+    for step, of in ((first, range(3)), (second, range(3, 6))):
+        if step is second:
+            second.prepare(*batches[3])
+            second.load_state_dict(first.state_dict(), first.optimizer_state_dict())
+        for i in of:
+            step.prepare(*batches[i])
+            for group in step.optimizer.param_groups:
+                group["lr"] = 1e-2 * 0.5**i
+            _equal(step(*batches[i]), losses[i])
+    state = first.state_dict()
+    state.pop("1.up.weight")
+    try:
+        second.load_state_dict(state)
+    except stowage.Error as told:
+        assert "1.up.weight" in str(told)
+    else:
+        raise AssertionError("not told")

@@ -12,13 +12,14 @@ behind a view does not. Costs a gather of both for each such write.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 
-from stowage._torch.private import flatten, hook_open, make_dtensor, storage_address
+from stowage._torch.private import flatten, make_dtensor, storage_address
 from stowage.errors import Unsupported
 from stowage.sharding.moves import brought
 from stowage.sharding.program import Program, tensor_ids, writes_argument
@@ -92,10 +93,11 @@ class _Family:
 
 
 class Aliases:
-    """Of one call. ``needed``: roots that stale() has found; what no root is known of needs it as well."""
+    """Of one call. ``needed``: roots that stale() has found; what no root is known of needs it as well. ``in_all``: of lists of
+    flags, those that are set on all ranks."""
 
-    def __init__(self, needed: set[int], root_name: str):
-        self._needed, self._root_name = needed, root_name
+    def __init__(self, needed: set[int], root_name: str, in_all: Callable[..., list[list[bool]]]):
+        self._needed, self._root_name, self._in_all = needed, root_name, in_all
         self._families: dict[int, tuple[weakref.ref, _Family, _Member]] = {}  # by id of a tensor
 
     def op_made_views(self, func: Any, args: tuple, kwargs: dict, result: Any) -> None:
@@ -103,36 +105,56 @@ class Aliases:
         if not _makes_views(func) or not args or not isinstance(args[0], DTensor):
             return
         family, base = self._of(args[0])
-        with hook_open(False):
-            memory = torch.empty(family.bytes, dtype=torch.uint8, device="meta").view(base.dtype)
-            looked_at = memory.as_strided(base.size, base.stride, base.offset)
-            looked_at = (
-                looked_at.conj() if args[0].is_conj() else looked_at._neg_view() if args[0].is_neg() else looked_at
-            )
-            seen = func(looked_at, *args[1:], **kwargs)
+        memory = torch.empty(family.bytes, dtype=torch.uint8, device="meta").view(base.dtype)
+        looked_at = memory.as_strided(base.size, base.stride, base.offset)
+        if args[0].is_conj() or args[0].is_neg():
+            looked_at = looked_at.conj() if args[0].is_conj() else looked_at._neg_view()
+        seen = func(looked_at, *args[1:], **kwargs)
         for t, where in zip(flatten(result)[0], flatten(seen)[0], strict=True):
             if isinstance(t, DTensor) and t is not args[0]:
                 member = _Member.like(t, where)
                 family.members.append(member)
                 self._families[id(t)] = member.tensor, family, member
 
-    def op_wrote(self, func: Any, args: tuple, kwargs: dict) -> None:
-        """Among what is recorded: all ranks come here together."""
+    def op_wrote(self, func: Any, args: tuple, kwargs: dict) -> list[_Update]:
+        """Who else looks at what the op has written, and where that is other memory. Outside of what is recorded. A collective: a
+        tensor that only a cycle holds may be gone on one rank, and is in nobody's use on the others."""
+        updates = []
         for i, argument in enumerate(func._schema.arguments):
             if writes_argument(func, argument):
                 value = args[i] if i < len(args) else kwargs.get(argument.name)
                 for t in value if isinstance(value, (list, tuple)) else (value,):
-                    if isinstance(t, DTensor) and id(t) in self._families and self._is_needed(t):
-                        self._wrote(t)
+                    if isinstance(t, DTensor) and self._is_known(t) and self._is_needed(t):
+                        updates += self._others(t)
+        return updates
+
+    def _is_known(self, t: DTensor) -> bool:
+        known = self._families.get(id(t))
+        return known is not None and known[0]() is t
+
+    def _others(self, t: DTensor) -> list[_Update]:
+        family, mine = self._of(t)
+        others = [member.tensor() for member in family.members]
+        one_memory = [other is not None and _one_memory(other, t) for other in others]
+        there, one_memory = self._in_all([other is not None for other in others], one_memory)
+        family.members = [member for member, is_there in zip(family.members, there) if is_there]
+        return [
+            _Update(family.bytes, t, mine, other, member)
+            for other, member, is_one in zip(
+                (o for o, is_there in zip(others, there) if is_there),
+                family.members,
+                (one for one, is_there in zip(one_memory, there) if is_there),
+            )
+            if not is_one and other is not None
+        ]
 
     def _is_needed(self, t: DTensor) -> bool:
         root = getattr(t, self._root_name, None)
         return root is None or root in self._needed
 
     def _of(self, t: DTensor) -> tuple[_Family, _Member]:
-        known = self._families.get(id(t))
-        if known is not None and known[0]() is t:
-            return known[1], known[2]
+        if self._is_known(t):
+            return self._families[id(t)][1:]
         numel = 1 + sum((n - 1) * step for n, step in zip(t.shape, t.stride())) if t.numel() else 0
         family = _Family(numel * t.element_size())
         place = tuple(t.shape), tuple(t.stride()), 0
@@ -141,20 +163,26 @@ class Aliases:
         self._families[id(t)] = member.tensor, family, member
         return family, member
 
-    def _wrote(self, t: DTensor) -> None:
-        family, mine = self._of(t)
-        family.members = [m for m in family.members if m.tensor() is not None]
-        for member in family.members:
-            other = member.tensor()
-            if other is None or other is t or _one_memory(other, t):
-                continue
-            memory = _whole(t).new_empty(family.bytes, dtype=torch.uint8)
-            _put(member.of(memory), _whole(other))
-            _put(mine.of(memory), _whole(t))
-            now = member.of(memory).clone()
-            mesh = other.device_mesh
-            moved = make_dtensor(now, mesh, [Replicate()] * mesh.ndim, other.shape, now.stride())
-            other._local_tensor.copy_(brought(moved, other.placements)._local_tensor)
+
+@dataclass
+class _Update:
+    """``other`` is to have what has been written to ``written``."""
+
+    bytes: int
+    written: DTensor
+    at: _Member
+    other: DTensor
+    other_at: _Member
+
+    def run(self) -> None:
+        """Among what is recorded: all ranks come here together."""
+        memory = _whole(self.written).new_empty(self.bytes, dtype=torch.uint8)
+        _put(self.other_at.of(memory), _whole(self.other))
+        _put(self.at.of(memory), _whole(self.written))
+        now = self.other_at.of(memory).clone()
+        mesh = self.other.device_mesh
+        moved = make_dtensor(now, mesh, [Replicate()] * mesh.ndim, self.other.shape, now.stride())
+        self.other._local_tensor.copy_(brought(moved, self.other.placements)._local_tensor)
 
 
 def _makes_views(func: Any) -> bool:

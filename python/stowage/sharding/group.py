@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import operator
 import threading
 import zlib
 from collections.abc import Callable
@@ -42,6 +44,7 @@ def as_mesh(mesh):
 _PURPOSES = ("step", "flag", "same", "work")
 _WORKING, _DONE, _FAILED = range(3)
 _BEAT_SECONDS = 1.0
+_FLAGS = 62  # in one number of a message
 
 
 class Ranks:
@@ -69,6 +72,17 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         return any(row[0] for row in self._gather("flag", int(flag)))
+
+    def in_all(self, *flags: list[bool]) -> list[list[bool]]:
+        """Of up to three lists, each as long on every rank: what is set on all ranks."""
+        found: list[list[bool]] = [[] for _ in flags]
+        for begin in range(0, len(flags[0]), _FLAGS):
+            mine = [sum(1 << i for i, flag in enumerate(each[begin : begin + _FLAGS]) if flag) for each in flags]
+            rows = self._gather("flag", *mine)
+            for position, each in enumerate(flags):
+                common = functools.reduce(operator.and_, (row[position] for row in rows))
+                found[position] += [bool(common >> i & 1) for i in range(len(each[begin : begin + _FLAGS]))]
+        return found
 
     def most(self, number: int) -> int:
         """The largest of all ranks."""

@@ -192,7 +192,7 @@ class PlacedMode(TorchDispatchMode):
         self._inside = False
         self._paused = False
         self.replicated: list[str] = []  # ops that ran on whole tensors because DTensor could not otherwise
-        self._aliases = None if plan is None else Aliases(plan.stale, _NAME)
+        self._aliases = None if plan is None or ranks is None else Aliases(plan.stale, _NAME, ranks.in_all)
         if plan is not None:
             plan.restart()
 
@@ -242,12 +242,16 @@ class PlacedMode(TorchDispatchMode):
         try:
             with self:  # the mode stays on: it opens the hook for what DTensor calls
                 result = self._run(func, args, kwargs, placed)
-                if self._aliases is not None and not self._paused:
-                    self._aliases.op_wrote(func, args, kwargs)
+            if self._aliases is not None and not self._paused:
+                with hook_open(False):
+                    self._aliases.op_made_views(func, args, kwargs, result)
+                    updates = self._aliases.op_wrote(func, args, kwargs)
+                if updates:
+                    with self:
+                        for update in updates:
+                            update.run()
         finally:
             self._inside = False
-        if self._aliases is not None and not self._paused:
-            self._aliases.op_made_views(func, args, kwargs, result)
         if placed is not None:
             self._name_results(func, result, placed)
         elif is_passed_over(func) and isinstance(result, DTensor):

@@ -183,6 +183,7 @@ class PipelinedStep:
         self._whole: dict[int, torch.Size] = {}  # by id of a parameter or buffer: its shape
         self._layer_ranks: list[int] = []
         self._loss_type: torch.dtype | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
 
     # ---- Calling
 
@@ -311,6 +312,47 @@ class PipelinedStep:
                     found[f"{i}.{name}"] = value
         return found
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """This rank's, for learning rates and schedulers; None before prepare(), and where it has nothing to train."""
+        return self._optimizer
+
+    def optimizer_state_dict(self) -> dict[str, dict[str, Any]]:
+        """What the optimizers keep of each parameter, by the names of state_dict(), on every rank and in the host's memory. A
+        collective."""
+        found: dict[str, dict[str, Any]] = {}
+        mine = self._optimizer.state if self._optimizer is not None else {}
+        for i, layer in enumerate(self.chain.layers if self.plan is not None else ()):
+            box = [{name: _on_host(mine[p]) for name, p in layer.named_parameters() if p in mine}]
+            dist.broadcast_object_list(box, src=self._global_rank(i), group=self._group)
+            found |= {f"{i}.{name}": state for name, state in box[0].items()}
+        return found
+
+    def load_state_dict(
+        self, state: dict[str, torch.Tensor], optimizer: dict[str, dict[str, Any]] | None = None
+    ) -> None:
+        """Of state_dict(), and of optimizer_state_dict(), also of another number of ranks. After prepare(), on all ranks. Raises
+        Error, with nothing changed, where a name or a shape is another."""
+        if self.plan is None:
+            raise Error("nothing is split yet: call prepare(*batch) or the step first")
+        own = {
+            f"{i}.{name}": tensor
+            for i, layer in enumerate(self.chain.layers)
+            for name, tensor in layer.state_dict(keep_vars=True).items()
+        }
+        for name, tensor in own.items():
+            if name not in state or state[name].shape != self._whole[id(tensor)]:
+                raise Error(f"'{name}' is not in the state, or has another shape there")
+        here = {id(t) for stage in self._stages for t in [*stage.submod.parameters(), *stage.submod.buffers()]}
+        with torch.no_grad():
+            for name, tensor in own.items():
+                if id(tensor) in here:
+                    tensor.copy_(state[name])
+                if optimizer is not None and self._optimizer is not None and id(tensor) in here:
+                    self._optimizer.state.pop(tensor, None)
+                    if name in optimizer:
+                        self._optimizer.state[tensor] = _at(optimizer[name], tensor.device)
+
     def measured_bytes(self) -> dict[str, int]:
         """Bytes that this rank holds between steps, each storage once, by kind: as the ledger's. Gradients are those that
         a backward makes."""
@@ -335,6 +377,17 @@ class PipelinedStep:
             "planned_peak_bytes": document["ranks"][rank]["peak"],
             **{key: document[key] for key in ("outcome", "schedule", "stages_per_rank", "bound_ns", "gap")},
         }
+
+
+def _on_host(state: dict[str, Any]) -> dict[str, Any]:
+    return {k: v.detach().cpu().clone() if isinstance(v, torch.Tensor) else v for k, v in state.items()}
+
+
+def _at(state: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Copies. Counters stay on the host."""
+    return {
+        k: v.clone().to(device if v.dim() else v.device) if isinstance(v, torch.Tensor) else v for k, v in state.items()
+    }
 
 
 def _bytes(tensors: list[torch.Tensor]) -> int:
