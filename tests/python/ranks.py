@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import importlib
+import json
 import os
 import socket
 import time
@@ -36,10 +38,22 @@ def _work(rank: int, size: int, port: int, cases: list[str], folder: str, timeou
     dist.destroy_process_group()
 
 
-def wanted(request, fixture: str, cases: list[str]) -> list[str]:
-    """Those of the tests that were chosen."""
-    chosen = {item.callspec.params["case"] for item in request.session.items if fixture in item.fixturenames}
-    return [case for case in cases if case in chosen]
+def run_chosen(request, tmp_path_factory, size: int, cases: list[str]) -> dict[str, list[str]]:
+    """run(), of a fixture: those cases whose tests were chosen, once for all processes that pytest has."""
+    chosen = {
+        item.callspec.params["case"] for item in request.session.items if request.fixturename in item.fixturenames
+    }
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    place = folder / f"{request.module.__name__}-{size}"
+    with open(f"{place}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            place.mkdir()
+            said = run(size, [case for case in cases if case in chosen], str(place))
+            (place / "said.json").write_text(json.dumps(said))
+        return json.loads((place / "said.json").read_text())
 
 
 def run(size: int, cases: list[str], folder: str, timeout: float = 60) -> dict[str, list[str]]:

@@ -26,13 +26,13 @@ ON_FOUR = [
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    return ranks.run(2, CASES, str(tmp_path_factory.mktemp("two")))
+def two(request, tmp_path_factory):
+    return ranks.run_chosen(request, tmp_path_factory, 2, CASES)
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory):
-    return ranks.run(4, ON_FOUR, str(tmp_path_factory.mktemp("four")))
+def four(request, tmp_path_factory):
+    return ranks.run_chosen(request, tmp_path_factory, 4, ON_FOUR)
 
 
 @pytest.mark.parametrize("case", CASES)

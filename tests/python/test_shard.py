@@ -27,12 +27,12 @@ ON_FOUR = [
 
 @pytest.fixture(scope="module")
 def two(request, tmp_path_factory):
-    return ranks.run(2, ranks.wanted(request, "two", CASES), str(tmp_path_factory.mktemp("two")))
+    return ranks.run_chosen(request, tmp_path_factory, 2, CASES)
 
 
 @pytest.fixture(scope="module")
 def four(request, tmp_path_factory):
-    return ranks.run(4, ranks.wanted(request, "four", ON_FOUR), str(tmp_path_factory.mktemp("four")))
+    return ranks.run_chosen(request, tmp_path_factory, 4, ON_FOUR)
 
 
 @pytest.mark.parametrize("case", CASES)

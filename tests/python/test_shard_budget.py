@@ -300,8 +300,8 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    return ranks.run(2, CASES, str(tmp_path_factory.mktemp("two")))
+def two(request, tmp_path_factory):
+    return ranks.run_chosen(request, tmp_path_factory, 2, CASES)
 
 
 @pytest.mark.parametrize("case", CASES)

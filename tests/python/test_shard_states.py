@@ -16,7 +16,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def two(request, tmp_path_factory):
-    return ranks.run(2, ranks.wanted(request, "two", CASES), str(tmp_path_factory.mktemp("two")))
+    return ranks.run_chosen(request, tmp_path_factory, 2, CASES)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,5 +1,6 @@
 """What a pipeline takes for granted of a chain, looked at before anything is planned.
 
+    the layers       hand tensors on, and pass gradients back: what is cut off would have zeros where alone it has none
     the loss         of two micro-batches together is the mean of each alone
     the optimizer    gives each parameter the same options, whether it is made of all of them or of a stage's
                      works on the parameters of each layer alone: clipping by a norm over all would see a stage's
