@@ -324,11 +324,38 @@ def a_run_that_is_saved_goes_on_on_other_cuts(rank: int, size: int) -> None:
             for group in step.optimizer.param_groups:
                 group["lr"] = 1e-2 * 0.5**i
             _equal(step(*batches[i]), losses[i])
-    state = first.state_dict()
-    state.pop("1.up.weight")
-    try:
-        second.load_state_dict(state)
-    except stowage.Error as told:
-        assert "1.up.weight" in str(told)
-    else:
-        raise AssertionError("not told")
+    state, kept = first.state_dict(), first.optimizer_state_dict()
+    for wrong, name in (
+        (({k: v for k, v in state.items() if k != "1.up.weight"},), "1.up.weight"),
+        (({**state, "nobody": state["0.weight"]},), "nobody"),
+        (({**state, "0.weight": state["0.weight"][1:]},), "0.weight"),
+        ((state, {**kept, "0.weight": {"exp_avg": state["0.weight"][1:]}}), "0.weight"),
+        ((state, {**kept, "nobody": {}}), "nobody"),
+    ):
+        try:
+            second.load_state_dict(*wrong)
+        except stowage.Error as told:
+            assert name in str(told), told
+        else:
+            raise AssertionError(name)
+
+
+def one_parameter_by_two_names_keeps_its_state(rank: int, size: int) -> None:
+    def tied() -> stowage.Chain:
+        chain = _chain(5)
+        chain.layers[1].also = nn.Module()
+        chain.layers[1].also.weight = chain.layers[1].up.weight
+        return chain
+
+    batches = _batches(4)
+    alone = tied()
+    losses = [alone(*batch) for batch in batches]
+    first, second = (
+        stowage.shard(tied(), (size,), pipeline={"micro_batches": 4, "schedules": ["1f1b"]}) for _ in range(2)
+    )
+    for i in range(2):
+        _equal(first(*batches[i]), losses[i])
+    second.prepare(*batches[2])
+    second.load_state_dict(first.state_dict(), first.optimizer_state_dict())
+    for i in range(2, 4):
+        _equal(second(*batches[i]), losses[i])

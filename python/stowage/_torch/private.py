@@ -55,7 +55,7 @@ from torch._subclasses.fake_tensor import (
 from torch.autograd import forward_ad
 from torch.utils import _pytree
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -496,6 +496,13 @@ def hook_open(is_open: bool = True):
 
 
 @contextlib.contextmanager
+def unseen():
+    """Neither modes nor the dispatcher's hook see what happens."""
+    with _disable_current_modes(), hook_open(False):
+        yield
+
+
+@contextlib.contextmanager
 def waiting_collectives():
     """Functional collectives give plain tensors that are complete, not subclasses that wait when somebody looks."""
     from torch.distributed import _functional_collectives as collectives
@@ -682,6 +689,7 @@ __all__ = [
     "take_off",
     "tree_map",
     "unflatten",
+    "unseen",
     "waiting_collectives",
     "within_autocast",
     "within_function_mode",

@@ -8,6 +8,7 @@ Parts are DTensors, so that a mesh of another shape can read them.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ class CheckpointMixin:
         with torch.no_grad():
             _make_optimizer_state(split)
             state = _saved(split)
+            _leave_out(state, dcp.FileSystemReader(path).read_metadata().state_dict_metadata)
             dcp.load(state, checkpoint_id=path)
             _load(split, state)
 
@@ -68,6 +70,16 @@ def _saved(split: ShardedState) -> dict[str, Any]:
         optimizers[str(i)] = {"groups": {str(g): group for g, group in enumerate(groups)}, "state": state}
     schedulers = {str(i): s.state_dict() for i, s in enumerate(split.world.schedulers)}
     return {"model": model, "optimizers": optimizers, "schedulers": schedulers}
+
+
+def _leave_out(state: dict[str, Any], there: Container[str]) -> None:
+    """Optimizer state that the file does not have: of parameters that had no gradient by then."""
+    for i, optimizer in state["optimizers"].items():
+        optimizer["state"] = {
+            name: values
+            for name, values in optimizer["state"].items()
+            if all(f"optimizers.{i}.state.{name}.{key}" in there for key in values)
+        }
 
 
 def _load(split: ShardedState, saved: dict[str, Any]) -> None:
@@ -108,9 +120,9 @@ def _take(into: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _make_optimizer_state(split: ShardedState) -> None:
-    """For loading: an optimizer that has not stepped makes its state by a step that changes nothing."""
+    """For loading: where a parameter has no state, the optimizer makes it by a step that changes no parameter."""
     for optimizer in split.world.optimizers:
-        if optimizer.state:
+        if all(p in optimizer.state for group in optimizer.param_groups for p in group["params"]):
             continue
         groups = [dict(g) for g in optimizer.param_groups]
         try:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stowage._torch.private import group_timeout, set_group_timeout
+from stowage._torch.private import group_timeout, set_group_timeout, unseen
 from stowage.errors import Error, Infeasible
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in PyTorch 2.13
@@ -164,7 +164,8 @@ class Ranks:
         for i, value in enumerate(values):
             mine[1 + i] = value
         all_ranks = torch.empty(self.size * 4, dtype=torch.int64, device="cpu")
-        _all_gather(all_ranks, mine, group=self._group)
+        with unseen():  # a step that is recorded may be under way
+            _all_gather(all_ranks, mine, group=self._group)
         rows = all_ranks.view(self.size, 4).tolist()
         at = [_PURPOSES[row[0]] for row in rows]
         if any(p != purpose for p in at):

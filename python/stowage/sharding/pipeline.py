@@ -323,7 +323,8 @@ class PipelinedStep:
         found: dict[str, dict[str, Any]] = {}
         mine = self._optimizer.state if self._optimizer is not None else {}
         for i, layer in enumerate(self.chain.layers if self.plan is not None else ()):
-            box = [{name: _on_host(mine[p]) for name, p in layer.named_parameters() if p in mine}]
+            named = layer.named_parameters(remove_duplicate=False)
+            box = [{name: _on_host(mine[p]) for name, p in named if p in mine}]
             dist.broadcast_object_list(box, src=self._global_rank(i), group=self._group)
             found |= {f"{i}.{name}": state for name, state in box[0].items()}
         return found
@@ -340,18 +341,27 @@ class PipelinedStep:
             for i, layer in enumerate(self.chain.layers)
             for name, tensor in layer.state_dict(keep_vars=True).items()
         }
-        for name, tensor in own.items():
-            if name not in state or state[name].shape != self._whole[id(tensor)]:
-                raise Error(f"'{name}' is not in the state, or has another shape there")
-        here = {id(t) for stage in self._stages for t in [*stage.submod.parameters(), *stage.submod.buffers()]}
+        self._refuse_other_state(own, state, optimizer or {})
+        here = {id(t): t for stage in self._stages for t in [*stage.submod.parameters(), *stage.submod.buffers()]}
+        mine = self._optimizer.state if self._optimizer is not None else {}
         with torch.no_grad():
             for name, tensor in own.items():
                 if id(tensor) in here:
                     tensor.copy_(state[name])
-                if optimizer is not None and self._optimizer is not None and id(tensor) in here:
-                    self._optimizer.state.pop(tensor, None)
-                    if name in optimizer:
-                        self._optimizer.state[tensor] = _at(optimizer[name], tensor.device)
+        if optimizer is not None:
+            mine.clear()
+            mine.update({own[n]: _at(kept, own[n].device) for n, kept in optimizer.items() if id(own[n]) in here})
+
+    def _refuse_other_state(
+        self, own: dict[str, torch.Tensor], state: dict[str, torch.Tensor], optimizer: dict[str, dict[str, Any]]
+    ) -> None:
+        for name in [*own.keys() - state.keys(), *(state.keys() | optimizer.keys()) - own.keys()]:
+            raise Error(f"'{name}' is not both in the state and in the chain")
+        for name, tensor in own.items():
+            whole = self._whole[id(tensor)]
+            of_optimizer = [v for v in optimizer.get(name, {}).values() if isinstance(v, torch.Tensor)]
+            if state[name].shape != whole or any(v.dim() == len(whole) and v.shape != whole for v in of_optimizer):
+                raise Error(f"'{name}' has another shape in the state than {tuple(whole)}")
 
     def measured_bytes(self) -> dict[str, int]:
         """Bytes that this rank holds between steps, each storage once, by kind: as the ledger's. Gradients are those that
