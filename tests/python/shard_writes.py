@@ -175,8 +175,48 @@ def rows_are_filled_one_by_one(rank, size):
         turned[0].add_(1)
         return h + flat.sum() * 0.01
 
-    for forward in (filled, through_the_flat_view):
+    def into_a_plain_one(h):
+        out = torch.zeros(6, 5, dtype=torch.float64)
+        out[:, :3] = h[:, 2:]
+        out[2:, 3:] = h[2:, :2] * 2
+        return out
+
+    def rows_into_a_plain_one(h):
+        out = torch.empty(6, 5, dtype=torch.float64)
+        for i in range(6):
+            out[i] = h[i] * (i + 1)
+        return out
+
+    for forward in (filled, through_the_flat_view, into_a_plain_one, rows_into_a_plain_one):
         _check(_training(forward=forward), size, forward.__name__)
+
+
+def writes_to_views_that_need_gradients_are_planned(rank, size):
+    def multiplied(h):
+        h = h * 1.0
+        h[:, :2] *= 2
+        return h
+
+    def set_from_another(h):
+        h = h * 1.0
+        h[:, :2] = h[:, 2:4] * 0.5
+        return h
+
+    def flat(h):
+        h = h * 1.0
+        h.view(-1).mul_(2)
+        return h
+
+    def by_a_grid_of_its_own(h):
+        grid = torch.arange(5, dtype=torch.float64)
+        grid.unsqueeze_(0)  # as PyTorch does within affine_grid()
+        affine = torch.nn.functional.affine_grid(h[:, :3].repeat(1, 2).view(6, 2, 3), [6, 1, 2, 2], False)
+        return h * grid + affine.mean() * 0.1
+
+    for forward in (multiplied, set_from_another, flat, by_a_grid_of_its_own):
+        pair = Pair(_training(forward=forward), mlp_batches(7), (size,))
+        pair.run(1e-9)
+        assert pair.step.stats()["planned_steps"] >= 2, (forward.__name__, pair.step.refusal)
 
 
 def complex_numbers_are_looked_at_as_pairs(rank, size):

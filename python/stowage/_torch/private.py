@@ -497,8 +497,8 @@ def hook_open(is_open: bool = True):
 
 @contextlib.contextmanager
 def unseen():
-    """Neither modes nor the dispatcher's hook see what happens."""
-    with _disable_current_modes(), hook_open(False):
+    """Neither modes, of operators and of functions, nor the dispatcher's hook see what happens."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), hook_open(False):
         yield
 
 

@@ -159,14 +159,14 @@ class Ranks:
     def _gather(self, purpose: str, *values: int) -> list[list[int]]:
         """Up to three numbers of each rank. Messages are all of one size and say what they are for: ranks that are at
         different places find out, instead of taking each other's numbers for something else."""
-        mine = torch.zeros(4, dtype=torch.int64, device="cpu")
-        mine[0] = _PURPOSES.index(purpose)
-        for i, value in enumerate(values):
-            mine[1 + i] = value
-        all_ranks = torch.empty(self.size * 4, dtype=torch.int64, device="cpu")
         with unseen():  # a step that is recorded may be under way
+            mine = torch.zeros(4, dtype=torch.int64, device="cpu")
+            mine[0] = _PURPOSES.index(purpose)
+            for i, value in enumerate(values):
+                mine[1 + i] = value
+            all_ranks = torch.empty(self.size * 4, dtype=torch.int64, device="cpu")
             _all_gather(all_ranks, mine, group=self._group)
-        rows = all_ranks.view(self.size, 4).tolist()
+            rows = all_ranks.view(self.size, 4).tolist()
         at = [_PURPOSES[row[0]] for row in rows]
         if any(p != purpose for p in at):
             raise Error(

@@ -69,7 +69,9 @@ class Part:
     def settle(self) -> None:
         """Backward is done with the gradient: it goes to its placement at once."""
         grad = self.parameter.grad
-        assert isinstance(grad, DTensor)
+        assert grad is not None
+        if not isinstance(grad, DTensor):  # by way of a tensor of the step's own, which is whole
+            grad = whole(grad, self.mesh)
         self.parameter.grad = compact(
             grad if grad.placements == self.at.gradient else redistribute(grad, self.at.gradient)
         )

@@ -82,6 +82,7 @@ class Pen(TorchDispatchMode):
         self.latest: dict[int, int] = {}  # by storage: the first tensor that was seen of it
         self.makers: dict[int, int] = {}  # by tensor id: position of the op that made it
         self.keep: list[Any] = []  # storages stay, so that their addresses are theirs
+        self.plain: set[int] = set()  # made of no parameter, input or buffer: no DTensors where the step runs
         self.in_optimizer: Elements | None = None  # of the step that is under way
         self.backward_begun = False
 
@@ -95,9 +96,7 @@ class Pen(TorchDispatchMode):
         result = func(*args, **kwargs)
         if not is_passed_over(func):
             if shape is not None and args[0].shape != shape:
-                raise Unsupported(
-                    f"{func} changes the shape of a tensor in place, which no DTensor can: make a view of it"
-                )
+                self._turned(func, args[0])
             self._write(func, before, result)
             if self.in_optimizer is not None:
                 self._check(self.in_optimizer, func, args, kwargs, before[0], result)
@@ -106,6 +105,12 @@ class Pen(TorchDispatchMode):
             if known is not None and region_of(result) == region_of(args[0]):
                 self._know(result, known)
         return result
+
+    def _turned(self, func: Any, t: torch.Tensor) -> None:
+        """It has another shape now: another tensor of the program, if it is none that a rank has a part of."""
+        if self.known(t) not in self.plain:
+            raise Unsupported(f"{func} changes the shape of a tensor in place, which no DTensor can: make a view of it")
+        del self.objects[id(t)]
 
     # ---- Tensors
 
@@ -174,6 +179,7 @@ class Pen(TorchDispatchMode):
     def _write(self, func, before: tuple[dict, dict, list[int]], result: Any) -> None:
         tensors, others, writes = before
         written = {self.program.tensors[i].get("alias_of", i) for i in writes} | set(writes)
+        given = [i for ids in tensors.values() for i in (ids if isinstance(ids, list) else [ids])]
         made = list(flatten(result)[0])
         outputs: list[int | None] = []
         for t in made:
@@ -184,7 +190,10 @@ class Pen(TorchDispatchMode):
             known = self.known(t)
             if known is not None and known in written:
                 continue  # an argument, changed in place
-            outputs.append(self._add(t, "activation"))
+            new = self._add(t, "activation")
+            outputs.append(new)
+            if all(i in self.plain or self.program.tensors[i]["kind"] == "constant" for i in given):
+                self.plain.add(new)
         if not any(o is not None for o in outputs) and not writes:
             return
         op: dict[str, Any] = {"target": str(func), "phase": self._phase(), "args": tensors, "outputs": outputs}
