@@ -38,6 +38,16 @@ def _work(rank: int, size: int, port: int, cases: list[str], folder: str, timeou
     dist.destroy_process_group()
 
 
+def cases_of(*modules) -> list[str]:
+    """The public functions that these modules define, as "module.function"."""
+    return [
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name, f in vars(module).items()
+        if not name.startswith("_") and getattr(f, "__module__", "") == module.__name__ and callable(f)
+    ]
+
+
 def run_chosen(request, tmp_path_factory, size: int, cases: list[str]) -> dict[str, list[str]]:
     """run(), of a fixture: those cases whose tests were chosen, once for all processes that pytest has."""
     chosen = {

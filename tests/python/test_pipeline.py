@@ -14,11 +14,7 @@ from torch import nn
 import stowage
 from stowage.sharding.layer_costs import measured, modelled
 
-CASES = [
-    f"pipeline_cases.{name}"
-    for name, f in vars(pipeline_cases).items()
-    if not name.startswith("_") and getattr(f, "__module__", "") == "pipeline_cases" and callable(f)
-]
+CASES = ranks.cases_of(pipeline_cases)
 ON_FOUR = [
     f"pipeline_cases.{name}"
     for name in ("one_forward_one_backward", "interleaved", "zero_bubble", "zero_bubble_in_a_v", "a_cut_that_is_given")

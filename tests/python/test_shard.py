@@ -8,12 +8,7 @@ import ranks
 import shard_cases
 import shard_faults
 
-CASES = [
-    f"{module.__name__}.{name}"
-    for module in (shard_cases, shard_faults)
-    for name, f in vars(module).items()
-    if not name.startswith("_") and getattr(f, "__module__", "") == module.__name__ and callable(f)
-]
+CASES = ranks.cases_of(shard_cases, shard_faults)
 ON_FOUR = [
     "shard_cases.mlp_cut_unevenly_with_clipping_and_schedule",
     "shard_cases.mlp_with_the_optimizer_apart",

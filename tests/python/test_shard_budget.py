@@ -292,11 +292,7 @@ def test_the_verb(tmp_path):
 
 # ---- On two ranks
 
-CASES = [
-    f"shard_budget_cases.{name}"
-    for name, f in vars(shard_budget_cases).items()
-    if not name.startswith("_") and getattr(f, "__module__", "") == "shard_budget_cases" and callable(f)
-]
+CASES = ranks.cases_of(shard_budget_cases)
 
 
 @pytest.fixture(scope="module")

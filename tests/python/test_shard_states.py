@@ -6,12 +6,7 @@ import ranks
 import shard_between
 import shard_writes
 
-CASES = [
-    f"{module.__name__}.{name}"
-    for module in (shard_writes, shard_between)
-    for name, f in vars(module).items()
-    if not name.startswith("_") and getattr(f, "__module__", "") == module.__name__ and callable(f)
-]
+CASES = ranks.cases_of(shard_writes, shard_between)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from stowage._torch.private import flatten, make_dtensor, storage_address
 from stowage.errors import Unsupported
 from stowage.sharding.moves import brought
-from stowage.sharding.program import Program, tensor_ids, writes_argument
+from stowage.sharding.program import Program, tensor_ids, written_tensors
 
 
 def stale(program: Program) -> set[int]:
@@ -119,14 +119,8 @@ class Aliases:
     def op_wrote(self, func: Any, args: tuple, kwargs: dict) -> list[_Update]:
         """Who else looks at what the op has written, and where that is other memory. Outside of what is recorded. A collective: a
         tensor that only a cycle holds may be gone on one rank, and is in nobody's use on the others."""
-        updates = []
-        for i, argument in enumerate(func._schema.arguments):
-            if writes_argument(func, argument):
-                value = args[i] if i < len(args) else kwargs.get(argument.name)
-                for t in value if isinstance(value, (list, tuple)) else (value,):
-                    if isinstance(t, DTensor) and self._is_known(t) and self._is_needed(t):
-                        updates += self._others(t)
-        return updates
+        written = [t for t in written_tensors(func, args, kwargs) if isinstance(t, DTensor)]
+        return [update for t in written if self._is_known(t) and self._is_needed(t) for update in self._others(t)]
 
     def _is_known(self, t: DTensor) -> bool:
         known = self._families.get(id(t))

@@ -30,7 +30,7 @@ from stowage.errors import Unsupported
 from stowage.sharding.aliases import stale
 from stowage.sharding.element_by_element import Elements
 from stowage.sharding.past_the_dispatcher import PastTheDispatcher
-from stowage.sharding.program import Pen, Program, region_of, writes_argument
+from stowage.sharding.program import Pen, Program, region_of, written_tensors
 from stowage.sharding.world import flat_weights, is_parts
 from stowage.step.reach.python_state import PythonState
 from stowage.step.reach.world import World
@@ -220,16 +220,14 @@ class _NothingReal(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        for i, argument in enumerate(func._schema.arguments):
-            value = args[i] if i < len(args) else kwargs.get(argument.name)
-            real = {storage_address(t) for t in flatten(value)[0] if _is_real(t)}
-            for storage in real & self._owned.keys():
-                raise Unsupported(
-                    f"the step uses a view of '{self._owned[storage]}' that was made outside of it: that will have memory of its own "
-                    "then; make the view in the step"
-                )
-            if writes_argument(func, argument):
-                self._written |= real
+        real = {storage_address(t) for t in flatten((args, kwargs))[0] if _is_real(t)}
+        for storage in real & self._owned.keys():
+            raise Unsupported(
+                f"the step uses a view of '{self._owned[storage]}' that was made outside of it: that will have memory of its own "
+                "then; make the view in the step"
+            )
+        if real:
+            self._written |= {storage_address(t) for t in written_tensors(func, args, kwargs) if _is_real(t)}
         if not self._written:
             return func(*args, **kwargs)
         args, kwargs = tree_map(self._fake, args), tree_map(self._fake, kwargs)

@@ -152,8 +152,6 @@ def can_halve(chain: Chain, batch: tuple) -> bool:
         return False
     try:
         modelled(chain, batch, halves=True)
-    except Unsupported:
-        raise
     except RuntimeError:
         return False
     return True

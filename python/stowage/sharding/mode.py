@@ -26,7 +26,7 @@ from stowage.sharding.kernel import Moved, leaf_is_new, run_local, run_on_parts
 from stowage.sharding.moves import brought
 from stowage.sharding.old_gradients import OldGradients
 from stowage.sharding.past_the_dispatcher import PastTheDispatcher
-from stowage.sharding.program import Program, is_passed_over, tensor_ids, writes_argument
+from stowage.sharding.program import Program, is_passed_over, tensor_ids, written_tensors
 
 _EMPTIES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
 _WINDOW = 256  # ops before and after the latest one that was sure
@@ -127,14 +127,7 @@ def _draws(func, args: tuple, kwargs: dict) -> bool:
 
 def _writes_plain(func, args: tuple, kwargs: dict) -> bool:
     """To a tensor that is no DTensor: of the step's own, and whole on every rank."""
-    for i, argument in enumerate(func._schema.arguments):
-        if not writes_argument(func, argument):
-            continue
-        value = args[i] if i < len(args) else kwargs.get(argument.name)
-        listed = value if isinstance(value, (list, tuple)) else (value,)
-        if any(isinstance(t, torch.Tensor) and not isinstance(t, DTensor) for t in listed):
-            return True
-    return False
+    return any(not isinstance(t, DTensor) for t in written_tensors(func, args, kwargs))
 
 
 def _shapes_in(program: Program, op: dict) -> tuple:

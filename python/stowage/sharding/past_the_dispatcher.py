@@ -3,6 +3,8 @@
 t.data = u                       a DTensor would keep what it has                refused
 gru(x, ..., batch_first=True)    turns its result in place (transpose_),         gru of x.transpose(0, 1), whose result is turned: the
                                  which a DTensor cannot                          same kernels on the same numbers
+torch.tensor(1.0)                an empty tensor that the host fills             only the operator that brings it into the step is
+                                                                                 recorded
 """
 
 from __future__ import annotations

@@ -282,6 +282,17 @@ def writes_argument(func, argument) -> bool:
     )
 
 
+def written_tensors(func, args: tuple, kwargs: dict) -> list[torch.Tensor]:
+    """Of the arguments that an op changes."""
+    found: list[torch.Tensor] = []
+    for i, argument in enumerate(func._schema.arguments):
+        if writes_argument(func, argument):
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            listed = value if isinstance(value, (list, tuple)) else (value,)
+            found += [t for t in listed if isinstance(t, torch.Tensor)]
+    return found
+
+
 def _plain(value: Any) -> Any:
     """What JSON can hold of an argument; None for the rest, which decides no placement."""
     if isinstance(value, (bool, int, str)):
