@@ -8,7 +8,7 @@ import tempfile
 import pytest
 import torch
 import torch.distributed as dist
-from shard_pair import mlp_batches, zero_plan
+from shard_pair import Pair, mlp_batches, zero_plan
 from torch import nn
 
 import stowage
@@ -310,3 +310,30 @@ def a_file_that_lacks_some_optimizer_state(rank, size):
         assert abs(loss - second(*batch)).item() < 1e-12
     second.load(folders[0])
     assert abs(losses[0] - second(*batches[0])).item() < 1e-12
+
+
+def steps_that_read_what_their_code_does_not_name_are_planned(rank, size):
+    """They may read the optimizer's groups and state, which are those of the parts while it works."""
+
+    class Settings:
+        def __init__(self):
+            self.factor = 2.0
+
+    def make():
+        torch.manual_seed(0)
+        model, settings = nn.Sequential(nn.Linear(7, 9), nn.GELU(), nn.Linear(9, 5)).double(), Settings()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        name = "fac" + "tor"
+
+        def train_step(x, y):
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().mean() * getattr(settings, name)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return model, optimizer, train_step
+
+    pair = Pair(make, mlp_batches(8), (size,), plan=zero_plan)
+    pair.run(1e-9)
+    pair.check_planned()

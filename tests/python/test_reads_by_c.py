@@ -7,6 +7,7 @@ import argparse
 import builtins
 import collections
 import copy
+import dataclasses
 import functools
 import operator
 import pickle
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 
 import stowage
+from stowage.step.guards.reads import reads
 from stowage.step.reach.world import World
 
 
@@ -337,3 +339,50 @@ def test_what_a_held_setter_sets_is_set_by_each_call():
             holder.scale = False  # by somebody else
     assert seen == [True] * 14
     assert run.stats()["planned_steps"] >= 4, run.refusal
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    rows: int
+    columns: int = 3
+
+
+class SetsItself:
+    def by_its_base(self):
+        super().__setattr__("scale", True)
+
+
+BY_CONSTANT = {
+    "frozen": Frozen.__init__,
+    "unbound": lambda o, v: object.__setattr__(o, "scale", v),
+    "bound": lambda o, v: o.__setattr__("scale", v),
+    "super": SetsItself.by_its_base,
+    "deleted": lambda o: o.__delattr__("scale"),
+    "deleted, unbound": lambda o: object.__delattr__(o, "scale"),
+    "setattr": lambda o, v: setattr(o, "scale", v),
+    "getattr": lambda o, v: getattr(o, "scale", v),
+}
+BY_VARIABLE = {
+    "unbound": lambda o, n: object.__setattr__(o, n, 1),
+    "bound": lambda o, n: o.__setattr__(n, "scale"),
+    "deleted": lambda o, n: o.__delattr__(n),
+    "deleted, unbound": lambda o, n: object.__delattr__(o, n),
+    "held": lambda o: o.__setattr__,
+    "mapped": lambda o, names: list(map(o.__setattr__, names, names)),
+    "by name": lambda o: o.__setattr__,
+    "spread": lambda o, both: o.__setattr__(*both),
+    "by keyword": lambda o, n: o.__setattr__(value="scale", name=n),
+    "one of two": lambda o, n: setattr(o, "scale" if n else n, 1),
+    "delattr": lambda o, n: delattr(o, n),
+    "getattr": lambda o, n: getattr(o, n),
+}
+
+
+@pytest.mark.parametrize("use", BY_CONSTANT)
+def test_names_that_code_shows(use):
+    assert not reads(BY_CONSTANT[use].__code__).dynamic
+
+
+@pytest.mark.parametrize("use", BY_VARIABLE)
+def test_names_that_code_does_not_show(use):
+    assert reads(BY_VARIABLE[use].__code__).dynamic

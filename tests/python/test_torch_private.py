@@ -286,6 +286,17 @@ def test_waiting_collectives_give_plain_tensors(mesh):
     assert collectives._maybe_wrap_tensor is lazy
 
 
+def test_dtensor_works_by_its_rules_alone(mesh):
+    """The op that shows it has none: its decomposition is run, or nothing is."""
+    x, y = (DTensor.from_local(torch.rand(2, n), mesh, [Shard(0)]) for n in (3, 4))
+    assert torch.nn.functional.mse_loss(x, x).item() == 0
+    with torch_private.rules_alone():
+        assert torch.equal((y + y).to_local(), y.to_local() * 2)
+        with pytest.raises(NotImplementedError, match="mse_loss"):
+            torch.nn.functional.mse_loss(y, y)
+    assert torch.nn.functional.mse_loss(y, y).item() == 0
+
+
 def test_a_dispatch_mode_closes_the_hook_and_it_can_be_opened():
     closed = []
 

@@ -23,6 +23,7 @@ when one changes.
 - ``ProcessGroup._get_backend``, ``Backend.options._timeout``, ``Backend._set_default_timeout``: how long a collective
   may take.
 - the dicts of hooks that run for all modules and all optimizers.
+- ``DecompShardingStrategy.has_decomp``: whether DTensor finds placements of an op that has no rule.
 - ``torch._C._get_*`` and the like: the global settings that decide which operators a step runs, or what they compute.
 - ``torch.distributed.pipelining``: the two halves of a backward, the order of a schedule.
 - ``flop_registry``: how many operations an operator does.
@@ -515,6 +516,20 @@ def waiting_collectives():
         collectives._maybe_wrap_tensor = lazy
 
 
+@contextlib.contextmanager
+def rules_alone():
+    """DTensor runs an op by a rule for it, or not at all. What it finds by running the op's decomposition on meta tensors is
+    wrong where the op asks for the size of the whole: the mean of parts is no part of the mean."""
+    from torch.distributed.tensor._decompositions import DecompShardingStrategy
+
+    found = DecompShardingStrategy.has_decomp
+    DecompShardingStrategy.has_decomp = staticmethod(lambda op: False)
+    try:
+        yield
+    finally:
+        DecompShardingStrategy.has_decomp = staticmethod(found)
+
+
 _function_modes = torch._C._len_torch_function_stack
 
 
@@ -683,6 +698,7 @@ __all__ = [
     "models_of_fakes",
     "pipeline_order",
     "redistribute",
+    "rules_alone",
     "set_group_timeout",
     "setting_names",
     "storage_address",

@@ -19,11 +19,12 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stowage._torch.private import hook_open, waiting_collectives
+from stowage._torch.private import hook_open, rules_alone, tree_map, waiting_collectives
+from stowage.errors import Error
 from stowage.sharding.aliases import Aliases, stale
 from stowage.sharding.group import is_communication_error
 from stowage.sharding.kernel import Moved, leaf_is_new, run_local, run_on_parts
-from stowage.sharding.moves import brought
+from stowage.sharding.moves import brought, plain_sum
 from stowage.sharding.old_gradients import OldGradients
 from stowage.sharding.past_the_dispatcher import PastTheDispatcher
 from stowage.sharding.program import Program, is_passed_over, tensor_ids, written_tensors
@@ -115,6 +116,12 @@ def _remember(t: Any, root: int | None) -> None:
         setattr(t, _NAME, root)
 
 
+def _is_kept_from_dtensor(func) -> bool:
+    """It works out the shape of an attention on meta tensors, which a recording refuses, and takes the weights of a
+    convolution for whole ones, and their gradients for summands."""
+    return any(name in func._schema.name for name in ("scaled_dot_product", "convolution"))
+
+
 def _draws(func, args: tuple, kwargs: dict) -> bool:
     """Random numbers. Attention kernels say that they might; without dropout they do not."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
@@ -128,6 +135,14 @@ def _draws(func, args: tuple, kwargs: dict) -> bool:
 def _writes_plain(func, args: tuple, kwargs: dict) -> bool:
     """To a tensor that is no DTensor: of the step's own, and whole on every rank."""
     return any(not isinstance(t, DTensor) for t in written_tensors(func, args, kwargs))
+
+
+def _writes_summands(func, args: tuple, kwargs: dict) -> bool:
+    """Of what is written, each rank has a summand: DTensor would fill each of them with the same number."""
+    return any(
+        isinstance(t, DTensor) and any(p.is_partial() for p in t.placements)
+        for t in written_tensors(func, args, kwargs)
+    )
 
 
 def _shapes_in(program: Program, op: dict) -> tuple:
@@ -196,7 +211,7 @@ class PlacedMode(TorchDispatchMode):
     @contextlib.contextmanager
     def running(self):
         """The step runs in here."""
-        with implicit_replication(), waiting_collectives(), PastTheDispatcher(), self:
+        with implicit_replication(), waiting_collectives(), rules_alone(), PastTheDispatcher(), self:
             yield
 
     @contextlib.contextmanager
@@ -263,13 +278,12 @@ class PlacedMode(TorchDispatchMode):
             return self._run_whole(func, args, kwargs)
         if placed is not None:
             return self._run_placed(func, args, kwargs, placed)
-        if "scaled_dot_product" in func._schema.name:
-            # DTensor works out its shape on meta tensors, which a recording refuses
+        if _is_kept_from_dtensor(func) or _writes_summands(func, args, kwargs):
             return self._run_whole(func, args, kwargs)
         try:
-            return func(*args, **kwargs)
-        except (NotImplementedError, RuntimeError, IndexError) as reason:
-            if is_communication_error(reason):
+            return tree_map(plain_sum, func(*args, **kwargs))
+        except Exception as reason:  # DTensor raises what it likes; what is wrong with the op itself raises again
+            if is_communication_error(reason) or isinstance(reason, Error):
                 raise
             return self._run_whole(func, args, kwargs)
 
@@ -315,12 +329,11 @@ class PlacedMode(TorchDispatchMode):
         self.replicated.append(str(func))
         moved = Moved(func, args, kwargs, self._mesh)
         moved.bring([(Replicate(),) * self._mesh.ndim] * moved.count)
-        try:
-            if "scaled_dot_product" in func._schema.name or _draws(func, args, kwargs):
-                raise NotImplementedError  # DTensor would draw other numbers on every rank
-            if _writes_plain(func, args, kwargs):
-                raise NotImplementedError  # it would wrap what is written to
-            result = func(*moved.args, **moved.kwargs)
-        except (NotImplementedError, RuntimeError):
-            result = run_local(func, moved, self._mesh)
-        return moved.take_back(result)
+        # DTensor would draw other numbers on every rank, and would wrap what is written to
+        if not (_is_kept_from_dtensor(func) or _draws(func, args, kwargs) or _writes_plain(func, args, kwargs)):
+            try:
+                return moved.take_back(func(*moved.args, **moved.kwargs))
+            except Exception as reason:
+                if is_communication_error(reason) or isinstance(reason, Error):
+                    raise
+        return moved.take_back(run_local(func, moved, self._mesh))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from stowage._torch.private import local_tensor, make_dtensor, redistribute
 
@@ -21,6 +23,14 @@ def brought(t: DTensor, placements: tuple) -> DTensor:
     assert coordinate is not None
     local = t._local_tensor if all(coordinate[axis] == 0 for axis in fresh) else torch.zeros_like(t._local_tensor)
     return make_dtensor(local, t.device_mesh, placements, t.shape, t.stride())
+
+
+def plain_sum(t: Any) -> Any:
+    """A DTensor whose summands need more than to be added (rows that were looked up in parts of a table: their mask is
+    kept by the placement, and serves one reader alone) with those added; all else as it is."""
+    if not isinstance(t, DTensor) or all(not p.is_partial() or type(p) is Partial for p in t.placements):
+        return t
+    return redistribute(t, tuple(Replicate() if p.is_partial() and type(p) is not Partial else p for p in t.placements))
 
 
 def _moved(t: DTensor, placements: tuple) -> DTensor:

@@ -27,6 +27,9 @@ class SplitOptimizer:
         self.groups: list[list[Part]] = []
         self.state: dict = {}  # of the parts
         self._shown: dict = {}  # the same, as the optimizer holds it between its steps
+        # What the optimizer holds between its steps: the same lists and dicts always, so that nothing is found changed
+        self._params: list[list] = []
+        self._held: dict[torch.Tensor, dict] = {}  # a second copy of _shown: what the program puts into it is seen
         self._worked: dict[int, torch.Tensor] = {}  # of the parts, by id of what is shown
         before = dict(optimizer.state)
         for group in optimizer.param_groups:
@@ -36,8 +39,9 @@ class SplitOptimizer:
                 if p in before:
                     self.state[part.worked] = {k: part.cut_state(v) for k, v in before[p].items()}
             group["params"] = [part.parameter for part in mine]
+            self._params.append(group["params"])
         self._show()
-        self._hold(self._shown)
+        self._hold(self._held)
 
     def put_together(self, whole_ones: dict[int, torch.nn.Parameter], dense: Callable) -> None:
         """The optimizer works on whole parameters again. ``whole_ones``: by id of the DTensor; ``dense``: a tensor of the
@@ -62,17 +66,17 @@ class SplitOptimizer:
             self.close()
 
     def open(self) -> None:
-        self._hold(self.state)
+        self._hold({p: dict(values) for p, values in self.state.items()})  # what the step puts into it is seen
         for group, parts in zip(self.optimizer.param_groups, self.groups, strict=True):
             group["params"] = [part.worked for part in parts]
 
     def close(self) -> None:
-        for group, parts in zip(self.optimizer.param_groups, self.groups, strict=True):
-            group["params"] = [part.parameter for part in parts]
+        for group, params in zip(self.optimizer.param_groups, self._params, strict=True):
+            group["params"] = params
         if not _same(self.optimizer.state, self.state):
             self.state = {p: dict(state) for p, state in self.optimizer.state.items()}
             self._show()
-        self._hold(self._shown)
+        self._hold(self._held)
 
     # ---- What the program does to it between steps
 
@@ -100,7 +104,7 @@ class SplitOptimizer:
                 k: known[id(v)] if id(v) in known else part.cut_state(v) for k, v in state.items()
             }
         self._show()
-        self._hold(self._shown)
+        self._hold(self._held)
 
     def _has_its_parameters(self) -> bool:
         groups = self.optimizer.param_groups
@@ -110,9 +114,8 @@ class SplitOptimizer:
         )
 
     def _hold(self, state: dict) -> None:
-        """Dicts of its own: what is put into them is seen."""
         self.optimizer.state.clear()
-        self.optimizer.state.update({p: dict(values) for p, values in state.items()})
+        self.optimizer.state.update(state)
 
     def _show(self) -> None:
         self._shown = {
@@ -120,6 +123,7 @@ class SplitOptimizer:
             for part in self.parts()
             if part.worked in self.state
         }
+        self._held = {p: dict(shown) for p, shown in self._shown.items()}
         self._worked = {
             id(shown): self.state[part.worked][key]
             for part in self.parts()

@@ -52,11 +52,11 @@ _WHOLE = {
     "exec",
     "globals",
     "__getattribute__",
-    "__setattr__",
-    "__delattr__",
     "__getstate__",
     "__reduce_ex__",
 }
+# Methods that set what they are told by name, and where among the arguments, bound or not, the name stands.
+_SETTERS = {"__setattr__": -2, "__delattr__": -1}
 # What functions and frames keep of themselves: it is not compared where it is asked for as a value.
 _INTERNALS = {
     "globals",
@@ -102,7 +102,8 @@ _SHOWS = {"CONTAINS_OP", "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "C
 _ATTRIBUTE_READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM", "STORE_ATTR", "DELETE_ATTR"}
 _GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 _BEFORE_CALLS = {"PRECALL", "PUSH_NULL", "EXTENDED_ARG", "CACHE", "NOP"}
-_CALLS = ("PRECALL",) if "PRECALL" in dis.opmap else ("CALL", "CALL_FUNCTION", "CALL_KW")
+_CALLS = ("PRECALL",) if "PRECALL" in dis.opmap else ("CALL", "CALL_FUNCTION", "CALL_METHOD")
+_NOT_STRAIGHT = ("JUMP", "POP_JUMP", "FOR_ITER", "RETURN", "CALL_FUNCTION_EX", "KW_NAMES")
 # Numbers past a byte are of the compiler's own, and stand in no code
 _HANDLERS = [op for name in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "JUMP_IF_NOT_EXC_MATCH", "SETUP_FINALLY")
              if (op := dis.opmap.get(name, 256)) < 256]  # fmt: skip
@@ -185,7 +186,7 @@ def _reads(code: types.CodeType) -> Reads:
         return _NOTHING
     if is_library(code):
         names = frozenset(code.co_names)
-        if names & (_BY_NAME | _WHOLE):
+        if names & (_BY_NAME | _WHOLE | _SETTERS.keys()):
             names |= {c for c in code.co_consts if isinstance(c, str) and c.isidentifier()}
         return Reads(
             names,
@@ -226,6 +227,7 @@ def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
     whole = _WHOLE if evaluates else _WHOLE - {"eval"}
     dynamic = (
         bool(whole & (found_globals | attributes))
+        or not constants.isdisjoint(_SETTERS)  # asked for by name: where they are called is not seen
         or _name_not_constant(instructions)
         or _pattern_not_constant(instructions)
     )
@@ -355,27 +357,36 @@ def _strings(constants):
 
 
 def _name_not_constant(instructions: list[dis.Instruction]) -> bool:
-    """Is getattr() or hasattr() used other than by calls with a constant as second argument?"""
-    for at, first in enumerate(instructions):
-        if first.opname not in ("LOAD_GLOBAL", "LOAD_NAME") or first.argval not in _BY_NAME:
-            continue
-        depth = 0  # of the stack, above the function
-        second = None
-        for i in instructions[at + 1 :]:
-            if i.opname in _CALLS and depth == i.arg:
-                break
-            if i.opname.startswith(("JUMP", "POP_JUMP", "FOR_ITER", "RETURN", "CALL_FUNCTION_EX")):
-                return True
-            depth += dis.stack_effect(i.opcode, i.arg) if i.opcode >= dis.HAVE_ARGUMENT else dis.stack_effect(i.opcode)
-            if depth == 2:
-                second = i  # the last to leave two values: it makes the second argument
-            if depth < 0:
-                return True
+    """Does it use getattr() or the like, or a __setattr__(), other than by calls with a constant as the name?"""
+    for at, used in enumerate(instructions):
+        if used.opname in ("LOAD_GLOBAL", "LOAD_NAME") and used.argval in _BY_NAME:
+            place = 1
+        elif used.opname in _ATTRIBUTE_READS and used.argval in _SETTERS:
+            place = _SETTERS[used.argval]
         else:
-            return True
-        if second is None or second.opname != "LOAD_CONST" or not isinstance(second.argval, str):
+            continue
+        makers = _makers_of_arguments(instructions[at + 1 :])
+        shown = -len(makers) <= place < len(makers) and makers[place]
+        if not shown or shown.opname != "LOAD_CONST" or not isinstance(shown.argval, str):
             return True
     return False
+
+
+def _makers_of_arguments(after: list[dis.Instruction]) -> list[dis.Instruction]:
+    """Of the call of a function that was loaded just before: the instruction that ends each argument. [] where it is not
+    called at once, in a straight line, by place."""
+    depth = 0  # of the stack, above the function
+    makers: dict[int, dis.Instruction] = {}  # by depth: the last that left so many values
+    for i in after:
+        if i.opname in _CALLS and depth == i.arg:
+            return [makers[n + 1] for n in range(depth)] if all(n + 1 in makers for n in range(depth)) else []
+        if i.opname.startswith(_NOT_STRAIGHT):
+            break
+        depth += dis.stack_effect(i.opcode, i.arg) if i.opcode >= dis.HAVE_ARGUMENT else dis.stack_effect(i.opcode)
+        makers[depth] = i
+        if depth < 0:
+            break
+    return []
 
 
 def _pattern_not_constant(instructions: list[dis.Instruction]) -> bool:
