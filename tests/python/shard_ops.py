@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import torch
@@ -152,6 +153,57 @@ MODULES = {
 }  # fmt: skip
 
 
+# Each of the tensors that a draw is given: an element's number depends on where in memory it lies.
+LAYOUTS = {
+    "as made": lambda h: h,
+    "transposed": lambda h: h.transpose(0, 1),
+    "last two turned": lambda h: h.mT,
+    "turned round": lambda h: h.permute(2, 0, 1),
+    "sliced": lambda h: h[:, 1:7:2],
+    "a row": lambda h: h[1],
+    "expanded": lambda h: h[:, :1].expand(-1, 3, -1),
+    "summed": lambda h: h.sum(1),
+    "channels last": lambda h: h.unflatten(1, (2, 4)).to(memory_format=torch.channels_last),
+}
+DRAWS = {
+    "dropout": lambda h: F.dropout(h, 0.3),
+    "dropout1d": lambda h: F.dropout1d(h.flatten(1)[None], 0.3),
+    "alpha_dropout": lambda h: F.alpha_dropout(h, 0.3),
+    "bernoulli": lambda h: h * torch.bernoulli(h.detach().sigmoid()),
+    "bernoulli, one number": lambda h: h * torch.empty_like(h).bernoulli_(0.4),
+    "bernoulli, of each": lambda h: h * torch.zeros_like(h).bernoulli_(h.detach().sigmoid()),
+    "rows first": lambda h: h * torch.empty_like(h, memory_format=torch.contiguous_format).exponential_(),
+    "rand_like": lambda h: h * torch.rand_like(h),
+    "randn_like": lambda h: h + torch.randn_like(h),
+    "randint_like": lambda h: h * torch.randint_like(h, 5),
+    "rand": lambda h: h * torch.rand(h.shape, dtype=h.dtype),
+    "randperm": lambda h: h[torch.randperm(h.shape[0])],
+    "normal_": lambda h: h + torch.empty_like(h).normal_(),
+    "normal": lambda h: h + torch.normal(h.detach(), 0.5),
+    "uniform_": lambda h: h * torch.zeros_like(h).uniform_(-1, 2),
+    "exponential_": lambda h: h * torch.empty_like(h).exponential_(),
+    "log_normal_": lambda h: h * torch.empty_like(h).log_normal_().clamp(max=9),
+    "cauchy_": lambda h: h + torch.empty_like(h).cauchy_().clamp(-9, 9),
+    "geometric_": lambda h: h * torch.empty_like(h).geometric_(0.5),
+    "random_": lambda h: h * torch.empty_like(h).random_(3),
+    "poisson": lambda h: h * torch.poisson(h.detach().abs()),
+    "multinomial": lambda h: h + torch.multinomial(h.detach().flatten(1).softmax(-1) if h.dim() > 2 else h.detach().softmax(-1), 2).sum(),
+    "gumbel_softmax": lambda h: F.gumbel_softmax(h, dim=-1),
+    "part of a tensor": lambda h: h + torch.zeros(2, *h.shape, dtype=h.dtype)[1].normal_(),
+    "its own values": lambda h: h.clone().mul_(2).uniform_() + h,
+}  # fmt: skip
+
+
+class _Drawn(nn.Module):
+    def __init__(self, draw):
+        super().__init__()
+        self.layer, self.draw = nn.Linear(LENGTH, LENGTH), draw
+
+    def forward(self, x):
+        h = self.layer(x)
+        return torch.stack([self.draw(layout(h)).square().mean() for layout in LAYOUTS.values()])
+
+
 def _training(make_module):
     def make():
         torch.manual_seed(0)
@@ -177,19 +229,38 @@ def _columns(program, mesh) -> str:
     return json.dumps({"tensors": [{"placement": p} for p in places], "ops": [None] * len(program.ops)})
 
 
-def _each_kind(size, plan) -> None:
+def _each_kind(size, plan, modules=MODULES) -> None:
     generator = torch.Generator().manual_seed(3)
     batches = [(torch.randn(ROWS, WIDTH, LENGTH, generator=generator, dtype=torch.float64),) for _ in range(5)]
     wrong = []
-    for name, make_module in MODULES.items():
+    for name, make_module in modules.items():
         try:
             pair = Pair(_training(make_module), batches, (size,), plan=plan)
+            for step in ("alone_step", "step"):
+                setattr(pair, step, _seeded(getattr(pair, step)))
             pair.run(1e-9)
-            if pair.step.refusal or not pair.step.stats()["planned_steps"]:
-                wrong.append(f"{name}: never planned: {pair.step.refusal}")
+            step = pair.step.of
+            if step.refusal or not step.stats()["planned_steps"]:
+                wrong.append(f"{name}: never planned: {step.refusal}")
         except Exception as error:
             wrong.append(f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
     assert not wrong, "\n".join(wrong)
+
+
+def _seeded(step):
+    """Two of these in turn draw the same numbers."""
+    calls = iter(range(100))
+
+    def seeded(*batch):
+        torch.manual_seed(next(calls))
+        return step(*batch)
+
+    seeded.of = step
+    return seeded
+
+
+def _draws() -> dict:
+    return {name: functools.partial(_Drawn, draw) for name, draw in DRAWS.items()}
 
 
 def ops_of_each_kind_run_as_dtensor_runs_them(rank, size):
@@ -202,3 +273,11 @@ def ops_of_each_kind_run_as_dtensor_runs_them_on_columns(rank, size):
 
 def ops_of_each_kind_run_as_the_plan_wants(rank, size):
     _each_kind(size, None)
+
+
+def random_numbers_go_to_the_elements_of_one_process(rank, size):
+    _each_kind(size, None, _draws())
+
+
+def random_numbers_left_to_dtensor_go_to_the_elements_of_one_process(rank, size):
+    _each_kind(size, zero_plan, _draws())

@@ -15,9 +15,18 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 
-from stowage._torch.private import flatten, hook_open, local_shape, make_dtensor, tree_map, unflatten
+from stowage._torch.private import (
+    flatten,
+    hook_open,
+    local_shape,
+    local_tensor,
+    make_dtensor,
+    tree_map,
+    unflatten,
+    unseen,
+)
 from stowage.errors import Unsupported
-from stowage.sharding.moves import brought
+from stowage.sharding.moves import brought, empty_part, laid_out
 from stowage.sharding.program import writes_argument
 from stowage.sharding.recipes import RECIPES, MeshCut
 
@@ -65,6 +74,7 @@ class Moved:
         self.names = [a.name for a in func._schema.arguments]
         self._writes = {a.name for a in func._schema.arguments if writes_argument(func, a)}
         self._overwrites = func._schema.name.removeprefix("aten::") in _OVERWRITE
+        self._laid_out = False
         self._back: list[tuple[DTensor, DTensor]] = []  # what was given, what the op has instead
         self.count = sum(
             isinstance(t, torch.Tensor)
@@ -83,8 +93,10 @@ class Moved:
         else:
             self.kwargs = {**self.kwargs, name: value}
 
-    def bring(self, wanted: list) -> None:
-        """``wanted``: placements of all tensors of all arguments, in schema order; None where any will do."""
+    def bring(self, wanted: list, laid_out: bool = False) -> None:
+        """``wanted``: placements of all tensors of all arguments, in schema order; None where any will do. ``laid_out``: they
+        lie in memory as the whole tensors do, which decides the element that a random number goes to."""
+        self._laid_out = laid_out
         if len(wanted) != self.count:
             raise Unsupported(f"an op has {self.count} tensors where {len(wanted)} were planned")
         places = iter(wanted)
@@ -101,16 +113,16 @@ class Moved:
             return brought(
                 make_dtensor(t, self._mesh, [Replicate()] * self._mesh.ndim, t.shape, t.stride()), placements
             )
-        if placements is None or t.placements == placements:
+        if placements is None or (t.placements == placements and not self._laid_out):
             return t
-        if name not in self._writes:
-            return brought(t, placements)
-        if self._overwrites:  # what was there does not matter
-            local = t._local_tensor.new_empty(local_shape(t.shape, self._mesh, placements))
+        if name in self._writes and self._overwrites:  # what was there does not matter
+            local = empty_part(t._local_tensor, local_shape(t.shape, self._mesh, placements), t.shape, t.stride())
             moved = make_dtensor(local, self._mesh, placements, t.shape, t.stride())
         else:
             moved = brought(t, placements)
-        self._back.append((t, moved))
+            moved = laid_out(moved) if self._laid_out else moved
+        if name in self._writes and moved is not t:
+            self._back.append((t, moved))
         return moved
 
     def take_back(self, result: Any) -> Any:
@@ -162,6 +174,25 @@ def run_local(func, moved: Moved, mesh) -> Any:
     return tree_map(wrap, result)
 
 
+def laid_out_as_asked(func, args: tuple, kwargs: dict, result: Any) -> Any:
+    """What DTensor made, with the strides of the whole that ``memory_format`` asks for: DTensor remembers those of the first
+    call on such placements."""
+    if not isinstance(result, DTensor) or all(a.name != "memory_format" for a in func._schema.arguments):
+        return result
+
+    def without_content(t: Any) -> Any:
+        if not isinstance(t, torch.Tensor):
+            return t
+        return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+
+    with unseen():
+        wholes = tree_map(without_content, args), tree_map(without_content, kwargs)
+        strides = func(*wholes[0], **{k: "meta" if k == "device" else v for k, v in wholes[1].items()}).stride()
+    if strides == result.stride():
+        return result
+    return make_dtensor(local_tensor(result), result.device_mesh, result.placements, result.shape, strides)
+
+
 def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
     """Raises when the result is not the part that was planned, or the kernel does not take such parts."""
     parts = _Locals()
@@ -179,7 +210,9 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
         moved.put("N", local_rows(moved))
     if name == "empty_like":
         first = moved.args[0]
-        local = first._local_tensor.new_empty(shapes[0], dtype=moved.kwargs.get("dtype"))
+        local = empty_part(
+            first._local_tensor, shapes[0], placed.shapes[0], placed.strides[0], moved.kwargs.get("dtype")
+        )
         return make_dtensor(local, mesh, placed.computed[0], placed.shapes[0], placed.strides[0])
     args, kwargs = tree_map(parts.take, moved.args), tree_map(parts.take, moved.kwargs)
     if placed.recipe:

@@ -23,7 +23,7 @@ from stowage._torch.private import hook_open, rules_alone, tree_map, waiting_col
 from stowage.errors import Error
 from stowage.sharding.aliases import Aliases, stale
 from stowage.sharding.group import is_communication_error
-from stowage.sharding.kernel import Moved, leaf_is_new, run_local, run_on_parts
+from stowage.sharding.kernel import Moved, laid_out_as_asked, leaf_is_new, run_local, run_on_parts
 from stowage.sharding.moves import brought, plain_sum
 from stowage.sharding.old_gradients import OldGradients
 from stowage.sharding.past_the_dispatcher import PastTheDispatcher
@@ -281,7 +281,7 @@ class PlacedMode(TorchDispatchMode):
         if _is_kept_from_dtensor(func) or _writes_summands(func, args, kwargs):
             return self._run_whole(func, args, kwargs)
         try:
-            return tree_map(plain_sum, func(*args, **kwargs))
+            return laid_out_as_asked(func, args, kwargs, tree_map(plain_sum, func(*args, **kwargs)))
         except Exception as reason:  # DTensor raises what it likes; what is wrong with the op itself raises again
             if is_communication_error(reason) or isinstance(reason, Error):
                 raise
@@ -328,9 +328,10 @@ class PlacedMode(TorchDispatchMode):
     def _run_whole(self, func, args: tuple, kwargs: dict) -> Any:
         self.replicated.append(str(func))
         moved = Moved(func, args, kwargs, self._mesh)
-        moved.bring([(Replicate(),) * self._mesh.ndim] * moved.count)
+        draws = _draws(func, args, kwargs)
+        moved.bring([(Replicate(),) * self._mesh.ndim] * moved.count, laid_out=draws)
         # DTensor would draw other numbers on every rank, and would wrap what is written to
-        if not (_is_kept_from_dtensor(func) or _draws(func, args, kwargs) or _writes_plain(func, args, kwargs)):
+        if not (draws or _is_kept_from_dtensor(func) or _writes_plain(func, args, kwargs)):
             try:
                 return moved.take_back(func(*moved.args, **moved.kwargs))
             except Exception as reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,6 +24,34 @@ def brought(t: DTensor, placements: tuple) -> DTensor:
     assert coordinate is not None
     local = t._local_tensor if all(coordinate[axis] == 0 for axis in fresh) else torch.zeros_like(t._local_tensor)
     return make_dtensor(local, t.device_mesh, placements, t.shape, t.stride())
+
+
+def empty_part(
+    like: torch.Tensor, shape: Sequence[int], whole: Sequence[int], strides: Sequence[int], dtype=None
+) -> torch.Tensor:
+    """Room for a part of ``shape`` of a tensor of ``whole`` shape, in its order of dimensions; for all of it, laid out as it."""
+    if tuple(shape) == tuple(whole):
+        return like.new_empty_strided(shape, strides, dtype=dtype or like.dtype)
+    order = sorted(range(len(shape)), key=lambda d: -strides[d])
+    back = [order.index(d) for d in range(len(shape))]
+    return like.new_empty([shape[d] for d in order], dtype=dtype or like.dtype).permute(back)
+
+
+def laid_out(t: DTensor) -> DTensor:
+    """A DTensor that is whole everywhere, in memory as the tensor is that it stands for."""
+    local, strides = local_tensor(t), t.stride()
+    if local.stride() == strides:
+        return t
+    for d in range(t.dim()):
+        if strides[d] == 0:  # expanded
+            local = local[(slice(None),) * d + (slice(0, 1),)]
+    end = 1
+    for size, stride in sorted(zip(local.shape, strides), key=lambda dim: dim[1]):
+        if size > 1 and stride < end:
+            return t  # elements that share memory: nothing lies so but a view of another shape
+        end = max(end, size * stride)
+    room = empty_part(local, local.shape, local.shape, strides).copy_(local).expand(t.shape)
+    return make_dtensor(room, t.device_mesh, t.placements, t.shape, strides)
 
 
 def plain_sum(t: Any) -> Any:
