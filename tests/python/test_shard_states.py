@@ -1,12 +1,13 @@
-"""Sharded steps that write where others look, and programs that change a sharded model's state between calls: the numbers of one
-process, on 2 gloo ranks."""
+"""Sharded steps that write where others look, and programs that change a sharded model's state between calls or hold its
+parameters by themselves: the numbers of one process, on 2 gloo ranks."""
 
 import pytest
 import ranks
 import shard_between
+import shard_held
 import shard_writes
 
-CASES = ranks.cases_of(shard_writes, shard_between)
+CASES = ranks.cases_of(shard_writes, shard_between, shard_held)
 
 
 @pytest.fixture(scope="module")

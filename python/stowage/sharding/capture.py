@@ -9,7 +9,7 @@ before. The step's Python runs twice: once so that the optimizers make their sta
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,10 +31,11 @@ from stowage.sharding.aliases import stale
 from stowage.sharding.element_by_element import Elements
 from stowage.sharding.past_the_dispatcher import PastTheDispatcher
 from stowage.sharding.program import Pen, Program, region_of, written_tensors
+from stowage.sharding.stand_in import can_stand_in, standing_in
 from stowage.sharding.world import flat_weights, is_parts
 from stowage.step.reach.python_state import PythonState
 from stowage.step.reach.world import World
-from stowage.step.signature.signature import held
+from stowage.step.signature.signature import held as what_is_held
 
 # ---- Fakes in place of the user's tensors
 
@@ -103,26 +104,37 @@ def _faked(world: World, fakes: _Fakes):
             live.update(before)
 
 
+# What the program may hold of parameters by itself, and the parameters: of those that are cut, what stands for them.
+Held = Sequence[tuple[torch.Tensor, torch.Tensor]]
+
+
 def capture_program(
-    train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str
+    train_step: Callable,
+    args: tuple,
+    kwargs: dict,
+    names: list[tuple[str, torch.nn.Parameter]],
+    name: str,
+    held: Held | None = None,
 ) -> Program:
-    """The TensorProgram of one call of ``train_step``. ``names``: the parameters, each once."""
+    """The TensorProgram of one call of ``train_step``. ``names``: the parameters, each once; ``held``: None where they are whole."""
+    if held is None:
+        held = [(p, p) for _, p in names if can_stand_in(p)]
     with masks_as_run():
         try:
-            return _capture(train_step, args, kwargs, names, name)
+            return _capture(train_step, args, kwargs, names, name, held)
         except DATA_DEPENDENT:
             pass
     try:
-        return _capture(train_step, args, kwargs, names, name)
+        return _capture(train_step, args, kwargs, names, name, held)
     except DATA_DEPENDENT as reason:
         raise Unsupported(f"the step reads numbers that depend on data, or makes shapes of them: {reason}") from None
 
 
 def _capture(
-    train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str
+    train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str, held: Held
 ) -> Program:
     for _ in range(2):  # what libraries make when they are first used is there the second time
-        program, changed = _captured_and_put_back(train_step, args, kwargs, names, name)
+        program, changed = _captured_and_put_back(train_step, args, kwargs, names, name, held)
         if not changed:
             return program
     raise Unsupported(
@@ -131,7 +143,7 @@ def _capture(
 
 
 def _captured_and_put_back(
-    train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str
+    train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str, held: Held
 ) -> tuple[Program, str]:
     """The program, and what the step has changed in Python that could not be put back."""
     world = World(train_step)
@@ -140,7 +152,7 @@ def _captured_and_put_back(
     generator = torch.get_rng_state()
     state = PythonState(world)
     try:
-        program = _captured(train_step, args, kwargs, names, world, fakes, pen)
+        program = _captured(train_step, args, kwargs, names, world, fakes, pen, held)
     finally:
         torch.set_rng_state(generator)
         state.put_back()
@@ -155,6 +167,7 @@ def _captured(
     world: World,
     fakes: _Fakes,
     pen: Pen,
+    held: Held,
 ) -> Program:
     program = pen.program
     if any(isinstance(t, torch.Tensor) and t.requires_grad for t in flatten((args, kwargs))[0]):
@@ -165,10 +178,11 @@ def _captured(
     with _faked(world, fakes):
         fake_args, fake_kwargs = tree_map(fakes.tensor, args), tree_map(fakes.tensor, kwargs)
         by_name = [(n, fakes.parameter(p)) for n, p in names]
-        held_before = held(fake_args, fake_kwargs)
-        with fakes.mode, PastTheDispatcher(), _NothingReal(fakes.mode, owned):
+        held_before = what_is_held(fake_args, fake_kwargs)
+        stand_ins = [(p, fakes.parameter(parameter)) for p, parameter in held]
+        with standing_in(stand_ins), fakes.mode, PastTheDispatcher(), _NothingReal(fakes.mode, owned):
             train_step(*fake_args, **fake_kwargs)
-            if held(fake_args, fake_kwargs) != held_before:
+            if what_is_held(fake_args, fake_kwargs) != held_before:
                 raise Unsupported(
                     "the step changes what its arguments hold, of which stowage.shard gives it copies: return it instead"
                 )

@@ -209,11 +209,10 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
     if name.startswith("native_group_norm"):
         moved.put("N", local_rows(moved))
     if name == "empty_like":
-        first = moved.args[0]
-        local = empty_part(
-            first._local_tensor, shapes[0], placed.shapes[0], placed.strides[0], moved.kwargs.get("dtype")
-        )
-        return make_dtensor(local, mesh, placed.computed[0], placed.shapes[0], placed.strides[0])
+        whole, strides = placed.shapes[0], placed.strides[0]
+        assert whole is not None and strides is not None and shapes[0] is not None
+        local = empty_part(moved.args[0]._local_tensor, shapes[0], whole, strides, moved.kwargs.get("dtype"))
+        return make_dtensor(local, mesh, placed.computed[0], whole, strides)
     args, kwargs = tree_map(parts.take, moved.args), tree_map(parts.take, moved.kwargs)
     if placed.recipe:
         result = _run_recipe(func, moved, placed, mesh, parts)

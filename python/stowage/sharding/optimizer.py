@@ -10,7 +10,7 @@ DTensor.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch.optim import Optimizer
@@ -43,7 +43,7 @@ class SplitOptimizer:
         self._show()
         self._hold(self._held)
 
-    def put_together(self, whole_ones: dict[int, torch.nn.Parameter], dense: Callable) -> None:
+    def put_together(self, whole_ones: Mapping[int, torch.Tensor], dense: Callable) -> None:
         """The optimizer works on whole parameters again. ``whole_ones``: by id of the DTensor; ``dense``: a tensor of the
         state as a whole one."""
         state = {

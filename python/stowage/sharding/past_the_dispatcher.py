@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from stowage._torch.private import hook_open, is_fake
 from stowage.errors import Unsupported
+from stowage.sharding.stand_in import StandIn, stood_for
 
 _SET_DATA: Any = vars(torch._C.TensorBase)["data"].__set__
 _TURN_IN_PLACE = (torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)
@@ -26,6 +27,8 @@ _ARGUMENTS = 9  # of those, where sequences are not packed; the last is batch_fi
 
 class PastTheDispatcher(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if any(issubclass(t, StandIn) for t in types):
+            args, kwargs = stood_for(args), stood_for(kwargs or {})
         if func == _SET_DATA and (is_fake(args[0]) or isinstance(args[0], DTensor)):  # our own parts are plain tensors
             raise Unsupported(
                 "the step sets the .data of a tensor (t.data = u): write t.copy_(u) instead, under torch.no_grad()"

@@ -123,7 +123,8 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         if self._state is None:
             refuse_what_cannot_be_cut(world, names)
         with self._ranks.together():
-            program = capture_program(self._fn, args, kwargs, names, self._name)
+            stand_ins = self._state.stand_ins() if self._state is not None else None
+            program = capture_program(self._fn, args, kwargs, names, self._name, stand_ins)
         text = program.to_json()
         self._ranks.same(text, "the ranks' steps differ: not the same program")
         if self._state is None:

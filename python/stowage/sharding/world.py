@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate
@@ -21,6 +21,7 @@ from stowage._torch.private import is_shell, local_tensor, redistribute, storage
 from stowage.errors import Unsupported
 from stowage.sharding.optimizer import SplitOptimizer
 from stowage.sharding.parts import Part, Placements, StatePlacement, cut, to_text, whole
+from stowage.sharding.stand_in import can_stand_in, hold_again, stand_in
 from stowage.step.reach.world import World
 
 if TYPE_CHECKING:
@@ -37,11 +38,13 @@ class ShardedState:
         self._gradient_bytes = 0  # held when the latest optimizer.step() began
         self._stepped = False
         self._parts: dict[int, Part] = {}  # by id of the DTensor parameter
+        self._originals: dict[int, torch.Tensor] = {}  # by the same: what the program held before
         replaced: dict[int, torch.nn.Parameter] = {}
         for name, p in named_parameters(world):
             part = Part(name, p, placements[name], mesh)
             self._parts[id(part.parameter)] = part
             replaced[id(p)] = part.parameter
+            self._originals[id(part.parameter)] = p
             if p.requires_grad:
                 part.parameter.register_post_accumulate_grad_hook(self._settle_gradient)
         _refuse_other_holders(world, replaced)
@@ -50,13 +53,20 @@ class ShardedState:
                 places = {id(b): buffers[name] for name, b in module.named_buffers(prefix=path) if name in buffers}
                 _rebind(module, replaced, lambda b: self._split_buffer(b, places.get(id(b))))
         self._optimizers = {id(o): SplitOptimizer(o, self._parts, replaced) for o in world.optimizers}
+        for original, parameter in self.stand_ins():
+            stand_in(original, parameter)
 
     def put_together(self) -> None:
         """Takes it back: modules and optimizers hold whole tensors, on every rank, as before the split."""
         with torch.no_grad():
-            whole_ones: dict[int, torch.nn.Parameter] = {}
+            whole_ones: dict[int, torch.Tensor] = {}
             for part in self.parts():
-                p = torch.nn.Parameter(self._dense(part.parameter), requires_grad=part.parameter.requires_grad)
+                p, content = self._originals[id(part.parameter)], self._dense(part.parameter)
+                if can_stand_in(p):
+                    hold_again(p, content)
+                else:
+                    p = torch.nn.Parameter(content)
+                p.requires_grad_(part.parameter.requires_grad)
                 p.grad = None if part.parameter.grad is None else self._dense(part.parameter.grad)
                 whole_ones[id(part.parameter)] = p
             for _, module in self.world.modules:
@@ -144,6 +154,11 @@ class ShardedState:
     def parameters(self) -> list[torch.nn.Parameter]:
         return [part.parameter for part in self._parts.values()]
 
+    def stand_ins(self) -> list[tuple[torch.Tensor, torch.nn.Parameter]]:
+        """What the program may hold of a parameter, and the DTensor that it stands for."""
+        pairs = ((self._originals[i], part.parameter) for i, part in self._parts.items())
+        return [(p, parameter) for p, parameter in pairs if can_stand_in(p)]
+
     def names(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(part.name, part.parameter) for part in self._parts.values()]
 
@@ -158,7 +173,7 @@ class ShardedState:
         return bool(changed)
 
     def has_optimizer_state(self) -> bool:
-        return self._stepped or any(split.state for split in self._optimizers.values())
+        return self._stepped or not self._optimizers or any(split.state for split in self._optimizers.values())
 
     def gathered(self, value: Any) -> Any:
         """A result of the step as a whole tensor."""
@@ -312,17 +327,18 @@ def _refuse_other_holders(world: World, replaced: dict[int, torch.nn.Parameter])
         for p in flat_weights(module).get("_flat_weights", ())
     }
     for path, tensor in world.tensors:
-        if id(tensor) in replaced and id(tensor) not in flat:
+        if id(tensor) in replaced and id(tensor) not in flat and not can_stand_in(tensor):
             raise Unsupported(
-                f"the step holds a parameter by itself ('{path}'); reach it through its module, which will hold its part"
+                f"the step holds a parameter by itself ('{path}'), of a class of its own ({type(tensor).__name__}); reach it through "
+                "its module, which will hold its part"
             )
 
 
-def _rebind(root: torch.nn.Module, replaced: dict[int, torch.nn.Parameter], buffer) -> None:
+def _rebind(root: torch.nn.Module, replaced: Mapping[int, torch.Tensor], buffer) -> None:
     for module in root.modules():
         for name, p in module._parameters.items():
             if p is not None and id(p) in replaced:
-                module._parameters[name] = replaced[id(p)]
+                module._parameters[name] = cast(torch.nn.Parameter, replaced[id(p)])
         module.__dict__.update(flat_weights(module))
         for name, b in module._buffers.items():
             if b is not None:

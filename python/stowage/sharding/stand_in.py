@@ -1,0 +1,95 @@
+"""What a program holds of a parameter by itself, once the parameter is cut: it stands for what the model holds.
+
+    before the cut    params = list(model.parameters())       model.weight ──► p ◄── params[0]
+    from then on      model.weight ──► DTensor ◄── p ◄── params[0]      p is empty, and what is done to it is done to the DTensor
+
+The object is the same, so that lists, closures and optimizers of the user's own go on; its class is one whose functions
+(__torch_function__) and attributes are those of the tensor that it stands for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from stowage._torch.private import tree_map
+
+_NAME = "_stowage_stands_for"
+
+
+class StandIn:
+    def __getattr__(self, name: str) -> Any:
+        """What a DTensor has, and a plain tensor has not."""
+        if name == _NAME:
+            raise AttributeError(name)
+        return getattr(self.__dict__[_NAME], name)
+
+    def __repr__(self) -> str:
+        return repr(self.__dict__[_NAME])
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return func(*stood_for(args), **stood_for(kwargs or {}))
+
+
+class _OfParameter(StandIn, torch.nn.Parameter):
+    pass
+
+
+class _OfTensor(StandIn, torch.Tensor):
+    pass
+
+
+_CLASSES: dict[Any, Any] = {torch.nn.Parameter: _OfParameter, torch.Tensor: _OfTensor}
+_ORIGINALS = {made: original for original, made in _CLASSES.items()}
+
+
+def stood_for(tree: Any) -> Any:
+    """The same with tensors in the place of what stands for them."""
+    return tree_map(lambda t: t.__dict__[_NAME] if isinstance(t, StandIn) else t, tree)
+
+
+def can_stand_in(p: torch.Tensor) -> bool:
+    return type(p) in _CLASSES or isinstance(p, StandIn)
+
+
+def stand_in(p: torch.Tensor, tensor: torch.Tensor) -> None:
+    """``p`` stands for ``tensor`` from now on; what it held is let go."""
+    p.grad = None
+    p.data = torch.empty(0, dtype=p.dtype, device=p.device)
+    _become(p, tensor)
+
+
+def hold_again(p: torch.Tensor, content: torch.Tensor) -> None:
+    """``p`` stands for nothing any more, and has this content."""
+    _be_itself(p)
+    p.data = content
+
+
+@contextlib.contextmanager
+def standing_in(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]):
+    """While open, the first of each pair stands for the second; afterwards for what it stood for before."""
+    before: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+    try:
+        for p, tensor in pairs:
+            before.append((p, p.__dict__.get(_NAME)))
+            _become(p, tensor)
+        yield
+    finally:
+        for p, tensor_before in before:
+            if tensor_before is None:
+                _be_itself(p)
+            else:
+                p.__dict__[_NAME] = tensor_before
+
+
+def _become(p: torch.Tensor, tensor: torch.Tensor) -> None:
+    p.__dict__[_NAME] = tensor
+    p.__class__ = _CLASSES.get(type(p), type(p))
+
+
+def _be_itself(p: torch.Tensor) -> None:
+    p.__class__ = _ORIGINALS[type(p)]
+    del p.__dict__[_NAME]
