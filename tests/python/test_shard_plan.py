@@ -1,13 +1,17 @@
 """Plans for meshes without devices, from fakes."""
 
 import json
+import types
 
 import pytest
 import torch
+from test_shard_budget import zoo_program
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import stowage
+from stowage.sharding import placements
+from stowage.sharding.decision import Choice
 from stowage.sharding.placements import ShardingPlan
 
 
@@ -78,11 +82,27 @@ def test_a_capture_changes_nothing():
     assert {op["phase"] for op in program.ops} == {"forward", "backward", "optimizer"}
 
 
-def test_a_step_that_reads_its_data_is_refused():
+def test_shapes_that_depend_on_data_are_refused_by_the_line():
     from stowage.sharding.paper import program_of
 
-    with pytest.raises(stowage.Unsupported, match="depend on data"):
-        program_of(lambda x: x.sum().item(), (torch.ones(3),))
+    with pytest.raises(stowage.Unsupported, match=r"test_shard_plan.py:\d+: the step makes shapes of numbers"):
+        program_of(lambda x: x[x > 0].sum(), (torch.ones(3),))
+
+
+def test_numbers_that_depend_on_data_are_guessed():
+    """By lines, each tried both ways: this step goes through with no, yes, yes alone."""
+    from stowage.sharding.paper import program_of
+
+    def train_step(x):
+        first = bool(x.sum() > 0)
+        second = bool(x.sum() < 0)
+        third = bool(x[0] > 0)
+        assert (first, second, third) == (False, True, True)
+        return (x * 2).sum()
+
+    program = program_of(train_step, (torch.ones(3),))
+    assert "test_shard_plan.py" in program.guessed
+    assert [op["target"] for op in program.ops][-2:] == ["aten.mul.Tensor", "aten.sum.default"]
 
 
 @pytest.mark.parametrize("which", ["parameter", "gradient"])
@@ -162,3 +182,37 @@ def test_states_that_a_plan_has_apart_come_together_and_totals_stay_true():
     assert apart.summary() == plan.summary()
     assert apart.ledger() == plan.ledger()
     assert apart.local_bytes([0], [8]) == plan.local_bytes([0], [8])
+
+
+def test_a_search_that_time_ended_is_no_proof(monkeypatch):
+    program = zoo_program("convnet").to_json()
+    unknown = '{"redundancy":{"outcome":"optimal"},"time":{"outcome":"unknown"},"tensors":[],"ops":[]}'
+    monkeypatch.setattr(placements._core, "plan_sharding", lambda *_: unknown)
+    with pytest.raises(stowage.Error, match="before the time was over") as failure:
+        placements.solve(program, {"axes": [{"name": "a", "size": 2}]}, {"time_limit_seconds": 1e-9})
+    assert not isinstance(failure.value, stowage.Infeasible)
+
+
+class _Modelled:
+    """Placements as the model has them: bytes that each is to need, the fastest first."""
+
+    link_gbps = 0.0
+
+    def __init__(self, *smallest: int):
+        self.contenders = [types.SimpleNamespace(bytes=b, smallest_bytes=lambda _, b=b: b) for b in smallest]
+
+    def best(self, limit):
+        return self.among(self.contenders, limit)
+
+    def among(self, contenders, limit):
+        fitting = [c for c in contenders if c.bytes <= limit]
+        return types.SimpleNamespace(contender=fitting[0], plan=lambda: fitting[0].bytes) if fitting else None
+
+
+def test_a_placement_that_needs_more_than_modelled_says_little_of_the_others():
+    choice = Choice(_Modelled(100, 96, 90, 130), limit=100)
+    assert choice.first() == 100
+    assert choice.next(needed=103) == 96  # by that ratio it fits
+    assert choice.next(needed=120) == 90  # by that it would not: tried all the same, as it may be the other's alone
+    assert choice.next(needed=101) is None
+    assert Choice(_Modelled(100, 130), limit=100).first() == 100

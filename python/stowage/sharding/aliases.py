@@ -93,10 +93,11 @@ class _Family:
 
 
 class Aliases:
-    """Of one call. ``needed``: roots that stale() has found; what no root is known of needs it as well. ``in_all``: of lists of
+    """Of one call. ``needed``: roots that stale() has found, None where the program is not all that the step may run; what no root
+    is known of needs it as well. ``in_all``: of lists of
     flags, those that are set on all ranks."""
 
-    def __init__(self, needed: set[int], root_name: str, in_all: Callable[..., list[list[bool]]]):
+    def __init__(self, needed: set[int] | None, root_name: str, in_all: Callable[..., list[list[bool]]]):
         self._needed, self._root_name, self._in_all = needed, root_name, in_all
         self._families: dict[int, tuple[weakref.ref, _Family, _Member]] = {}  # by id of a tensor
 
@@ -144,7 +145,7 @@ class Aliases:
 
     def _is_needed(self, t: DTensor) -> bool:
         root = getattr(t, self._root_name, None)
-        return root is None or root in self._needed
+        return self._needed is None or root is None or root in self._needed
 
     def _of(self, t: DTensor) -> tuple[_Family, _Member]:
         if self._is_known(t):

@@ -9,6 +9,7 @@ before. The step's Python runs twice: once so that the optimizers make their sta
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,14 +26,16 @@ from stowage._torch.private import (
     masks_as_run,
     storage_address,
     tree_map,
+    unseen,
 )
-from stowage.errors import Unsupported
+from stowage.errors import Error, Unsupported
 from stowage.sharding.aliases import stale
 from stowage.sharding.element_by_element import Elements
 from stowage.sharding.past_the_dispatcher import PastTheDispatcher
 from stowage.sharding.program import Pen, Program, region_of, written_tensors
 from stowage.sharding.stand_in import can_stand_in, standing_in
 from stowage.sharding.world import flat_weights, is_parts
+from stowage.step.fit.made_step import innermost_line, user_line
 from stowage.step.reach.python_state import PythonState
 from stowage.step.reach.world import World
 from stowage.step.signature.signature import held as what_is_held
@@ -119,23 +122,88 @@ def capture_program(
     """The TensorProgram of one call of ``train_step``. ``names``: the parameters, each once; ``held``: None where they are whole."""
     if held is None:
         held = [(p, p) for _, p in names if can_stand_in(p)]
+    what = train_step, args, kwargs, names, name, held
     with masks_as_run():
         try:
-            return _capture(train_step, args, kwargs, names, name, held)
+            return _capture(*what, None)
         except DATA_DEPENDENT:
             pass
-    try:
-        return _capture(train_step, args, kwargs, names, name, held)
-    except DATA_DEPENDENT as reason:
-        raise Unsupported(f"the step reads numbers that depend on data, or makes shapes of them: {reason}") from None
+    guesses = Guesses()
+    while True:
+        try:
+            return _capture(*what, guesses)
+        except DATA_DEPENDENT as reason:
+            raise Unsupported(
+                f"{user_line(reason)}: the step makes shapes of numbers that depend on data, or an optimizer reads such: {reason}"
+            ) from None
+        except Error:
+            raise
+        except Exception as error:
+            if not guesses.read:
+                raise
+            if not guesses.others():
+                raise Unsupported(
+                    f"{guesses.read[-1]}: the step reads numbers that depend on data, and raises for those that it is planned with: {error}"
+                ) from error
+
+
+_MOST_GUESSES = 16
+
+
+class Guesses:
+    """What is read of tensors without memory: no, or 0, and, by the lines where that raises, yes, or 1. The program that is
+    captured is the step's as it goes with such numbers: what else it runs is placed by DTensor's rules, and right all the same."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []  # the user's lines, of one run of the step
+        self._yes: dict[str, bool] = {}  # by line, those that were tried either way
+        self._tries = 0
+
+    def number(self, dtype: torch.dtype | None) -> Any:
+        """In the place of what is read; None: of a comparison."""
+        self.read.append(innermost_line(traceback.extract_stack()))
+        yes = self._yes.get(self.read[-1], False)
+        if dtype is None or dtype == torch.bool:
+            return yes
+        return complex(yes) if dtype.is_complex else float(yes) if dtype.is_floating_point else int(yes)
+
+    def content(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """What a function finds that asks for all of a tensor."""
+        number = self.number(args[0].dtype)
+        with unseen():
+            return func(torch.full(args[0].shape, number, dtype=args[0].dtype), *args[1:], **kwargs)
+
+    def others(self) -> bool:
+        """After the step has raised: the latest line that was not tried both ways is to say yes, and those behind it no again.
+        False where none is left."""
+        self._tries += 1
+        lines = list(dict.fromkeys(self.read))
+        while lines and self._yes.get(lines[-1], False):
+            del self._yes[lines.pop()]
+        if not lines or self._tries == _MOST_GUESSES:
+            return False
+        self._yes[lines[-1]] = True
+        self.read = []
+        return True
+
+
+def _read_nothing(func: Any, args: tuple, kwargs: dict) -> Any:
+    raise DATA_DEPENDENT[0](func)
 
 
 def _capture(
-    train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str, held: Held
+    train_step: Callable,
+    args: tuple,
+    kwargs: dict,
+    names: list[tuple[str, torch.nn.Parameter]],
+    name: str,
+    held: Held,
+    guesses: Guesses | None,
 ) -> Program:
     for _ in range(2):  # what libraries make when they are first used is there the second time
-        program, changed = _captured_and_put_back(train_step, args, kwargs, names, name, held)
+        program, changed = _captured_and_put_back(train_step, args, kwargs, names, name, held, guesses)
         if not changed:
+            program.guessed = guesses.read[0] if guesses is not None and guesses.read else ""
             return program
     raise Unsupported(
         f"the step changes {changed}: stowage.shard runs its Python before the first step, and cannot take that back; do it outside of the step"
@@ -143,7 +211,13 @@ def _capture(
 
 
 def _captured_and_put_back(
-    train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str, held: Held
+    train_step: Callable,
+    args: tuple,
+    kwargs: dict,
+    names: list[tuple[str, torch.nn.Parameter]],
+    name: str,
+    held: Held,
+    guesses: Guesses | None,
 ) -> tuple[Program, str]:
     """The program, and what the step has changed in Python that could not be put back."""
     world = World(train_step)
@@ -152,7 +226,7 @@ def _captured_and_put_back(
     generator = torch.get_rng_state()
     state = PythonState(world)
     try:
-        program = _captured(train_step, args, kwargs, names, world, fakes, pen, held)
+        program = _captured(train_step, args, kwargs, names, world, fakes, pen, held, guesses)
     finally:
         torch.set_rng_state(generator)
         state.put_back()
@@ -168,6 +242,7 @@ def _captured(
     fakes: _Fakes,
     pen: Pen,
     held: Held,
+    guesses: Guesses | None,
 ) -> Program:
     program = pen.program
     if any(isinstance(t, torch.Tensor) and t.requires_grad for t in flatten((args, kwargs))[0]):
@@ -180,7 +255,13 @@ def _captured(
         by_name = [(n, fakes.parameter(p)) for n, p in names]
         held_before = what_is_held(fake_args, fake_kwargs)
         stand_ins = [(p, fakes.parameter(parameter)) for p, parameter in held]
-        with standing_in(stand_ins), fakes.mode, PastTheDispatcher(), _NothingReal(fakes.mode, owned):
+        with (
+            standing_in(stand_ins),
+            fakes.mode,
+            PastTheDispatcher(_read_nothing if guesses is None else guesses.content),
+            _NothingReal(fakes.mode, owned),
+            _guessing(guesses, pen),
+        ):
             train_step(*fake_args, **fake_kwargs)
             if what_is_held(fake_args, fake_kwargs) != held_before:
                 raise Unsupported(
@@ -253,6 +334,29 @@ class _NothingReal(TorchDispatchMode):
         fake = self._mode.from_tensor(t)
         self._real[id(fake)] = fake, t
         return fake
+
+
+class _Guessing(TorchDispatchMode):
+    """Numbers that depend on data are guessed, but within optimizers: those see parts where the step runs."""
+
+    def __init__(self, guesses: Guesses, pen: Pen):
+        super().__init__()
+        self._guesses, self._pen = guesses, pen
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        try:
+            return func(*args, **(kwargs or {}))
+        except DATA_DEPENDENT:
+            if self._pen.in_optimizer is not None or str(func) not in _READS:
+                raise
+            return self._guesses.number(args[0].dtype if str(func) == _READS[0] else None)
+
+
+_READS = ("aten._local_scalar_dense.default", "aten.equal.default")
+
+
+def _guessing(guesses: Guesses | None, pen: Pen) -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext() if guesses is None else _Guessing(guesses, pen)
 
 
 def _owned(world: World, names: list[tuple[str, torch.nn.Parameter]]) -> dict[int, str]:

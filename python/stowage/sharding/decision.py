@@ -254,8 +254,8 @@ class Choice:
     """The placement of a step that runs, for one limit: what is modelled first, then what its recordings say.
 
     limit ──best()──▶ placement ──recorded──▶ fits: done
-              ▲                       │ needs more: by that ratio all are expected to
-              └── among the others ◀──┘
+              ▲                       │ needs more: by that ratio all are expected to. Where none of them fits then, it may be
+              └── among the others ◀──┘ this placement's alone: the one that is to need least is tried
     """
 
     def __init__(self, made: Decisions, limit: int):
@@ -282,6 +282,8 @@ class Choice:
         self._ratio = max(self._ratio, needed / max(1, self._smallest(self._tried[-1])))
         others = [c for c in self._made.contenders if not any(c is tried for tried in self._tried)]
         decision = self._made.among(others, int(self._limit / self._ratio))
+        if decision is None and others:
+            decision = self._made.among([min(others, key=self._smallest)], self._limit)
         if decision is None:
             return None
         self._tried.append(decision.contender)

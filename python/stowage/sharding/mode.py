@@ -26,7 +26,7 @@ from stowage.sharding.group import is_communication_error
 from stowage.sharding.kernel import Moved, laid_out_as_asked, leaf_is_new, run_local, run_on_parts
 from stowage.sharding.moves import brought, plain_sum
 from stowage.sharding.old_gradients import OldGradients
-from stowage.sharding.past_the_dispatcher import PastTheDispatcher
+from stowage.sharding.past_the_dispatcher import PastTheDispatcher, read_whole
 from stowage.sharding.program import Program, is_passed_over, tensor_ids, written_tensors
 
 _EMPTIES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
@@ -67,7 +67,7 @@ class OpPlan:
             if not self._in_optimizer[k]:
                 self._places.setdefault((op["target"], _shapes_in(program, op)), []).append(k)
         self._program = program
-        self.stale = stale(program)
+        self.stale = None if program.guessed else stale(program)
         self.restart()
 
     def restart(self) -> None:
@@ -117,9 +117,10 @@ def _remember(t: Any, root: int | None) -> None:
 
 
 def _is_kept_from_dtensor(func) -> bool:
-    """It works out the shape of an attention on meta tensors, which a recording refuses, and takes the weights of a
-    convolution for whole ones, and their gradients for summands."""
-    return any(name in func._schema.name for name in ("scaled_dot_product", "convolution"))
+    """It works out the shape of an attention on meta tensors, which a recording refuses, takes the weights of a convolution
+    for whole ones, and their gradients for summands, and gives a rank's summand for the number."""
+    name = func._schema.name
+    return name in ("aten::_local_scalar_dense", "aten::equal") or "scaled_dot_product" in name or "convolution" in name
 
 
 def _draws(func, args: tuple, kwargs: dict) -> bool:
@@ -211,7 +212,7 @@ class PlacedMode(TorchDispatchMode):
     @contextlib.contextmanager
     def running(self):
         """The step runs in here."""
-        with implicit_replication(), waiting_collectives(), rules_alone(), PastTheDispatcher(), self:
+        with implicit_replication(), waiting_collectives(), rules_alone(), PastTheDispatcher(read_whole), self:
             yield
 
     @contextlib.contextmanager

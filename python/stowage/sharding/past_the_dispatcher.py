@@ -5,12 +5,15 @@ gru(x, ..., batch_first=True)    turns its result in place (transpose_),        
                                  which a DTensor cannot                          same kernels on the same numbers
 torch.tensor(1.0)                an empty tensor that the host fills             only the operator that brings it into the step is
                                                                                  recorded
+t.tolist(), t.numpy()            a DTensor has no content of its own             of the whole tensor; arrays are not written to
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
@@ -22,10 +25,16 @@ from stowage.sharding.stand_in import StandIn, stood_for
 _SET_DATA: Any = vars(torch._C.TensorBase)["data"].__set__
 _TURN_IN_PLACE = (torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)
 _FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.asarray)
+_CONTENT = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__format__)
 _ARGUMENTS = 9  # of those, where sequences are not packed; the last is batch_first
 
 
 class PastTheDispatcher(TorchFunctionMode):
+    def __init__(self, read: Callable[[Any, tuple, dict], Any]):
+        """read(function, args, kwargs): calls a function that asks for the content of a tensor that has none of its own."""
+        super().__init__()
+        self._read = read
+
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if any(issubclass(t, StandIn) for t in types):
             args, kwargs = stood_for(args), stood_for(kwargs or {})
@@ -36,9 +45,19 @@ class PastTheDispatcher(TorchFunctionMode):
         if func in _TURN_IN_PLACE and len(args) == _ARGUMENTS and args[-1] is True:
             output, hidden = func(args[0].transpose(0, 1), *args[1:-1], False)
             return output.transpose(0, 1), hidden
+        if func in _CONTENT and (is_fake(args[0]) or isinstance(args[0], DTensor)):
+            return self._read(func, args, kwargs or {})
         if func in _FROM_PYTHON:
             with hook_open(False):
                 made = func(*args, **(kwargs or {}))
             # As torch.tensor() has done within: a call that is compared with the recording shows it
             return made.detach_() if func is torch.tensor and not made.requires_grad else made
         return func(*args, **(kwargs or {}))
+
+
+def read_whole(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Of a DTensor."""
+    found = func(args[0].full_tensor(), *args[1:], **kwargs)
+    if isinstance(found, numpy.ndarray):
+        found.flags.writeable = False  # it would not reach the parts
+    return found

@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from stowage import _core
-from stowage.errors import Infeasible, warn
+from stowage.errors import Error, Infeasible, warn
 from stowage.planning import Plan
 from stowage.report.reports import write_report
 from stowage.sharding.mode import OpPlan, parse_placement
@@ -59,6 +59,11 @@ def solve(program: str, mesh: dict, options: dict) -> str:
                     f"no split of all ops keeps to 1 + {asked:g} times the least bytes; this one takes up to {1 + eps:g}"
                 )
             return text
+    found = json.loads(text)
+    if any(found.get(part, {}).get("outcome") == "unknown" for part in ("redundancy", "time")):
+        raise Error(
+            "no split was found before the time was over: allow more (time_limit_seconds), or leave the limit out"
+        )
     raise Infeasible(f"no split fits {options.get('memory_limit_bytes', 'any limit')}", 0, 0)
 
 

@@ -48,6 +48,7 @@ class Program:
     inputs: list[int] = field(default_factory=list)
     buffers: dict[str, int] = field(default_factory=dict)
     strides: list[tuple] = field(default_factory=list)  # by tensor; for the execution, not part of the program
+    guessed: str = ""  # where the step reads numbers that were guessed, first: it may run other ops than these
 
     def homes(self) -> dict[int, str]:
         """Names of the parameters, their gradients and their state, by tensor id."""

@@ -19,14 +19,14 @@ from stowage._torch.private import tree_map
 _NAME = "_stowage_stands_for"
 
 
-class StandIn:
+class StandIn(torch.Tensor):
     def __getattr__(self, name: str) -> Any:
         """What a DTensor has, and a plain tensor has not."""
         if name == _NAME:
             raise AttributeError(name)
         return getattr(self.__dict__[_NAME], name)
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]
         return repr(self.__dict__[_NAME])
 
     @classmethod
@@ -38,7 +38,7 @@ class _OfParameter(StandIn, torch.nn.Parameter):
     pass
 
 
-class _OfTensor(StandIn, torch.Tensor):
+class _OfTensor(StandIn):
     pass
 
 

@@ -76,6 +76,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         self._links = links or {}
         self._given_plan = plan
         self._choice: Choice | None = None  # on rank 0
+        self._needs: list[tuple[int, int]] = []  # what the placements that were tried need, and the bounds of that
         self._may_choose = budget is not None and plan is None and not says_where(options)
         self._state: ShardedState | None = None
         self._mode: PlacedMode | None = None
@@ -165,9 +166,17 @@ class ShardedStep(LifeCycle, CheckpointMixin):
             )
         if not self._may_choose or len(self._entries) > 1:
             self._require_budget_kept(entry)
+        self._needs.append((needed, bound))
         text = self._ranks.from_first(lambda: self._next_text(needed))
         if not text:
             self._may_choose = False
+            if len(self._needs) > 1:
+                least, bound = min(self._needs)[0], min(bound for _, bound in self._needs)
+                entry.over_budget = Infeasible(
+                    f"none of the {len(self._needs)} placements that were tried meets the budget; the smallest that one of them needs: {least}",
+                    least,
+                    bound,
+                )
             self._require_budget_kept(entry)
         program = entry.plan.program
         self._split_state().put_together()

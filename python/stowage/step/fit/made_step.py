@@ -161,8 +161,13 @@ def told_by_line() -> Iterator[None]:
 
 def user_line(error: BaseException) -> str:
     """The innermost line of the user's own code."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(tuple(LIBRARY_FOLDERS))]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "the step"
+    return innermost_line(traceback.extract_tb(error.__traceback__))
+
+
+def innermost_line(frames: traceback.StackSummary) -> str:
+    """Of the user's own code."""
+    own = [f for f in frames if not f.filename.startswith(tuple(LIBRARY_FOLDERS))]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else "the step"
 
 
 def refuse_real(train_step: Callable, arguments: tuple) -> None:
