@@ -21,6 +21,7 @@ def _made(body, layers=None):
         torch.manual_seed(0)
         model = (layers() if layers else nn.Sequential(nn.Linear(7, 9), nn.GELU(), nn.Linear(9, 5))).double()
         optimizer, seen = torch.optim.AdamW(model.parameters(), lr=0.05), []
+        optimizer.scaler = torch.amp.GradScaler("cpu", 64.0)
 
         def train_step(x, y):
             optimizer.zero_grad()
@@ -144,6 +145,14 @@ def _arrays(model, optimizer, seen, x, y):
     return float(np.asarray(loss.detach()))
 
 
+def _scaled(model, optimizer, seen, x, y):
+    loss = _loss(model, x, y)
+    optimizer.scaler.scale(loss).backward()
+    optimizer.scaler.step(optimizer)
+    optimizer.scaler.update()
+    return loss.detach()
+
+
 def _repeated_by_a_number(model, optimizer, seen, x, y):
     loss = _loss(model, x, y)
     for _ in range(1 + int(loss.item() > 0.9)):
@@ -169,7 +178,7 @@ class _Encoder(nn.Module):
 
 WAYS = {f.__name__.strip("_").replace("_", " "): _made(f) for f in (
     _returned, _logged, _logarithm, _checked, _skipped, _another_way, _clipped_or_raised, _checked_for_anomalies, _a_distribution,
-    _repeated_by_a_number, _printed, _lists, _arrays, _writes_where_a_number_says)}  # fmt: skip
+    _repeated_by_a_number, _scaled, _printed, _lists, _arrays, _writes_where_a_number_says)}  # fmt: skip
 WAYS["a causal mask is looked at"] = _made(
     lambda model, optimizer, seen, x, y: _skipped(model, optimizer, seen, x, y), _Encoder
 )

@@ -216,3 +216,48 @@ def test_a_placement_that_needs_more_than_modelled_says_little_of_the_others():
     assert choice.next(needed=120) == 90  # by that it would not: tried all the same, as it may be the other's alone
     assert choice.next(needed=101) is None
     assert Choice(_Modelled(100, 130), limit=100).first() == 100
+
+
+class _Meter:
+    def __init__(self):
+        self.count, self.log = 0, []
+
+    def add(self, value):
+        self.count += 1
+        self.log.append(value)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_capture_leaves_what_the_program_has_hung_on_others_objects(raises):
+    """Found by names of code that another function calls: on an optimizer, a module, a library's object that changes itself."""
+    from stowage.sharding.paper import program_of
+
+    model = nn.Linear(7, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.meter, model.meter = _Meter(), _Meter()
+    scaler, optimizer.scaler = torch.amp.GradScaler("cpu", 64.0), torch.amp.GradScaler("cpu", 64.0)
+    before = [str(vars(s)) for s in (scaler, optimizer.scaler)]
+
+    def inner(x):
+        optimizer.meter.add(1)
+        model.meter.add(2)
+        loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        optimizer.scaler.scale(loss.detach())
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)  # reads a number in its midst
+        if raises:
+            raise KeyError("of the step")
+        scaler.update()
+        return loss.detach()
+
+    def train_step(x):
+        return inner(x)
+
+    if raises:
+        with pytest.raises((KeyError, stowage.Unsupported), match="of the step"):
+            program_of(train_step, (torch.ones(2, 7),))
+    else:
+        program_of(train_step, (torch.ones(2, 7),))
+    assert (optimizer.meter.count, model.meter.count, optimizer.meter.log, model.meter.log) == (0, 0, [], [])
+    assert [str(vars(s)) for s in (scaler, optimizer.scaler)] == before

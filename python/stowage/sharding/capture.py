@@ -221,6 +221,7 @@ def _captured_and_put_back(
 ) -> tuple[Program, str]:
     """The program, and what the step has changed in Python that could not be put back."""
     world = World(train_step)
+    world.take_for_run()  # nobody notes which of the user's code runs, and what that names
     fakes = _Fakes(FakeTensorMode(allow_non_fake_inputs=True))
     pen = Pen(Program(name))
     generator = torch.get_rng_state()

@@ -43,6 +43,8 @@ from stowage.step.reach import kept_by_c
 from stowage.step.reach.world import World
 
 _MOST_ARRAY_BYTES = 1 << 20  # larger arrays are not copied
+_CONTAINERS = (dict, list, set, collections.deque, collections.defaultdict, collections.OrderedDict)
+_MOST_ELEMENTS = 1 << 12  # of a library's containers
 _ABSENT = object()
 
 
@@ -186,6 +188,8 @@ class PythonState:
             if _is_user_s(type(value)):
                 self._keep_attribute(value, "__class__")
                 self._keep_attribute(value, "__dict__")
+            elif not isinstance(value, (types.FunctionType, torch.nn.Module, torch.Tensor, torch.optim.Optimizer)):
+                self._keep_containers(own.values())
         if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)):
             self._keep(vars(value)["data"])
         if isinstance(value, torch.optim.Optimizer):
@@ -198,6 +202,14 @@ class PythonState:
             for name, part in vars(cls).items():
                 if isinstance(part, types.MemberDescriptorType):
                     self._keep_attribute(value, name)
+
+    def _keep_containers(self, values: Iterable[Any], levels: int = 3) -> None:
+        """Of a library's object: nobody has seen its code run, and what it reads is reached by no name (GradScaler)."""
+        for value in values:
+            if type(value) in _CONTAINERS and len(value) <= _MOST_ELEMENTS:
+                self._keep(value)
+                if levels > 1:
+                    self._keep_containers(value.values() if isinstance(value, dict) else value, levels - 1)
 
     def _keep_of_numpy(self, value: Any) -> None:
         numpy = sys.modules["numpy"]
