@@ -337,3 +337,49 @@ def steps_that_read_what_their_code_does_not_name_are_planned(rank, size):
     pair = Pair(make, mlp_batches(8), (size,), plan=zero_plan)
     pair.run(1e-9)
     pair.check_planned()
+
+
+def a_file_of_another_model_is_refused_and_nothing_changes(rank, size):
+    """Named by what differs; the step goes on as it would have without."""
+    folders = [tempfile.mkdtemp() if rank == 0 else None for _ in range(2)]
+    dist.broadcast_object_list(folders)
+    batches = mlp_batches(8)
+
+    def made(width, optimizer_of, layers=2):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Linear(7, width), nn.GELU(), nn.Linear(width, 5), *[nn.Linear(5, 5)] * (layers - 2)
+        ).double()
+        optimizer = optimizer_of(model.parameters(), lr=0.01)
+
+        def train_step(x, y):
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return train_step
+
+    adam = torch.optim.AdamW
+    alone = made(9, adam)
+    losses = [alone(*batch) for batch in batches]
+    for width, optimizer_of, layers, words in (
+        (8, adam, 2, r"'model.model.0.weight' has the shape \(8, 7\) there, and \(9, 7\) here"),
+        (9, torch.optim.SGD, 2, r"has no 'optimizers.0.*': it was saved from another model or optimizer"),
+        (9, adam, 3, r"has 'model.model.3.*', which this model has not"),
+    ):
+        other = stowage.shard(made(width, optimizer_of, layers), (size,), plan=zero_plan)
+        other(*batches[0])
+        other.save(folders[0])
+        for first in (0, 1, 5):  # before a step, after one, and where it is planned
+            step = stowage.shard(made(9, adam), (size,), plan=zero_plan)
+            step.prepare(*batches[0])
+            for loss, batch in zip(losses[:first], batches[:first]):
+                assert abs(loss - step(*batch)).item() < 1e-12
+            with pytest.raises(stowage.Error, match=words):
+                step.load(folders[0])
+            with pytest.raises(stowage.Error, match="no checkpoint can be read there"):
+                step.load(folders[1])
+            for loss, batch in zip(losses[first:], batches[first:]):
+                assert abs(loss - step(*batch)).item() < 1e-12

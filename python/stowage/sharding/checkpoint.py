@@ -8,7 +8,9 @@ Parts are DTensors, so that a mesh of another shape can read them.
 
 from __future__ import annotations
 
-from collections.abc import Container
+import contextlib
+import pickle
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -44,12 +46,17 @@ class CheckpointMixin:
             dcp.save(self.state_dict(), checkpoint_id=path)
 
     def load(self, path: str) -> None:
-        """On every rank, after prepare() or a step; the mesh may be another than that of save()."""
+        """On every rank, after prepare() or a step; the mesh may be another than that of save(). Raises Error, with nothing changed,
+        where there is no checkpoint, or one of another model or optimizer."""
         split = self._split_state()
-        with torch.no_grad():
-            _make_optimizer_state(split)
+        try:
+            there = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            raise Error(f"{path}: no checkpoint can be read there: {error}") from None
+        with torch.no_grad(), _optimizer_state(split):
             state = _saved(split)
-            _leave_out(state, dcp.FileSystemReader(path).read_metadata().state_dict_metadata)
+            _leave_out(state, there)
+            _check(state, there, path)
             dcp.load(state, checkpoint_id=path)
             _load(split, state)
 
@@ -80,6 +87,30 @@ def _leave_out(state: dict[str, Any], there: Container[str]) -> None:
             for name, values in optimizer["state"].items()
             if all(f"optimizers.{i}.state.{name}.{key}" in there for key in values)
         }
+
+
+def _check(state: dict[str, Any], there: Mapping[str, Any], path: str) -> None:
+    """Raises Error unless the file has all of it, in these shapes, and of no model with more."""
+    mine = dict(_leaves(state))
+    for key, value in mine.items():
+        if key not in there and not any(
+            other.startswith(f"{key}.") for other in there
+        ):  # a list, whose elements have keys
+            raise Error(f"{path} has no '{key}': it was saved from another model or optimizer")
+        size = getattr(there.get(key), "size", None)
+        if isinstance(value, torch.Tensor) and size is not None and tuple(size) != tuple(value.shape):
+            raise Error(f"{path}: '{key}' has the shape {tuple(size)} there, and {tuple(value.shape)} here")
+    more = [key for key in there if key.startswith("model.") and key not in mine]
+    if more:
+        raise Error(f"{path} has '{more[0]}', which this model has not")
+
+
+def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _load(split: ShardedState, saved: dict[str, Any]) -> None:
@@ -119,22 +150,40 @@ def _take(into: torch.Tensor, value: torch.Tensor) -> None:
         a.copy_(b)
 
 
-def _make_optimizer_state(split: ShardedState) -> None:
-    """For loading: where a parameter has no state, the optimizer makes it by a step that changes no parameter."""
-    for optimizer in split.world.optimizers:
-        if all(p in optimizer.state for group in optimizer.param_groups for p in group["params"]):
-            continue
-        groups = [dict(g) for g in optimizer.param_groups]
-        try:
-            for group in optimizer.param_groups:
-                group.update({k: 0.0 for k in ("lr", "weight_decay") if isinstance(group.get(k), float)})
-                for p in group["params"]:
-                    part = split.part(p)
-                    p.grad = cut(torch.zeros(part.shape, dtype=p.dtype, device=p.device), split.mesh, part.at.gradient)
-            with split.watching():
-                optimizer.step()
-        finally:
-            for group, before in zip(optimizer.param_groups, groups):
-                group.update(before)
-                for p in group["params"]:
-                    p.grad = None
+@contextlib.contextmanager
+def _optimizer_state(split: ShardedState):
+    """For loading: where a parameter has no state, the optimizer makes it by a step that changes no parameter. It is taken back
+    where the block raises."""
+    made: list[tuple[torch.optim.Optimizer, torch.Tensor]] = []
+    try:
+        for optimizer in split.world.optimizers:
+            without = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
+            if without:
+                _make_state(split, optimizer, without)
+                made += [(optimizer, p) for p in without]
+        yield
+    except BaseException:
+        for optimizer, p in made:
+            optimizer.state.pop(p, None)
+        raise
+
+
+def _make_state(split: ShardedState, optimizer: torch.optim.Optimizer, without: list[torch.Tensor]) -> None:
+    groups = [dict(g) for g in optimizer.param_groups]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    gradients = [p.grad for p in parameters]
+    try:
+        for group in optimizer.param_groups:
+            group.update({k: 0.0 for k in ("lr", "weight_decay") if isinstance(group.get(k), float)})
+        for p in parameters:
+            p.grad = None
+        for p in without:
+            part = split.part(p)
+            p.grad = cut(torch.zeros(part.shape, dtype=p.dtype, device=p.device), split.mesh, part.at.gradient)
+        with split.watching():
+            optimizer.step()
+    finally:
+        for group, before in zip(optimizer.param_groups, groups):
+            group.update(before)
+        for p, gradient in zip(parameters, gradients):
+            p.grad = gradient

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from stowage import _runtime
 from stowage._torch.private import flatten, foreign_mode, tree_map, unflatten
 from stowage.errors import Error, Infeasible, Unsupported
+from stowage.sharding.arguments import as_plan, refuse_wrong_arguments
 from stowage.sharding.capture import capture_program
 from stowage.sharding.checkpoint import CheckpointMixin
 from stowage.sharding.decision import Choice, decisions
@@ -142,7 +143,8 @@ class ShardedStep(LifeCycle, CheckpointMixin):
 
     def _solve(self, program: Program, text: str) -> str:
         if self._given_plan is not None:
-            return self._given_plan(program, self.mesh) if callable(self._given_plan) else self._given_plan
+            given = self._given_plan(program, self.mesh) if callable(self._given_plan) else self._given_plan
+            return as_plan(given, len(program.tensors), len(program.ops))
         fixed = self._state.fixed(program) if self._state is not None else {}
         sizes = [self.mesh.size(i) for i in range(self.mesh.ndim)]
         mesh = mesh_document(sizes, self.mesh.mesh_dim_names, self._links)
@@ -383,7 +385,7 @@ def shard(
         A function like ``train_step``. Calls return what train_step returns, as whole tensors.
 
     Raises:
-        TypeError: train_step is no function.
+        TypeError, ValueError: train_step is no function; an argument is of a wrong kind, or negative.
         Error: there is no process group.
         Unsupported: the step cannot be split; the message says why.
         Infeasible: from a call, where nothing meets the budget.
@@ -395,6 +397,7 @@ def shard(
             raise Error("stowage.shard needs torch.distributed: run under torchrun, or call init_process_group first")
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     limit = parse_bytes(memory_limit)
+    refuse_wrong_arguments(mesh, eps, links, link_gbps, None if pipeline is not None else plan, options)
     if pipeline is not None:
         refuse_with_pipeline(eps=eps, budget=budget, link_gbps=link_gbps, strict=strict or None, **options)
         return PipelinedStep(train_step, mesh, pipeline=pipeline, limit=limit, plan=plan, links=links)
