@@ -42,19 +42,6 @@ def ranks_with_other_models(rank, size):
         stowage.shard(step, (size,), plan=zero_plan)(*mlp_batches()[0])
 
 
-def a_step_that_reads_its_data(rank, size):
-    model, _opt, _ = make_mlp()()
-
-    def train_step(x, y):
-        loss = ((model(x) - y) ** 2).mean()
-        if loss.item() > 0:
-            loss.backward()
-        return loss.detach()
-
-    with pytest.raises(stowage.Unsupported, match="depend on data"):
-        stowage.shard(train_step, (size,), plan=zero_plan)(*mlp_batches()[0])
-
-
 def what_cannot_be_split_is_named(rank, size):
     """Sparse gradients, shapes that depend on data, collectives of the step's own: an error on every rank, before
     anything has changed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from shard_pair import mlp_batches, zero_plan
 from torch import nn
@@ -180,9 +181,35 @@ def _functional():
     return train_step, list(params.values()), None
 
 
+def _attributes_of_parameters():
+    model = _model()
+    params = list(model.parameters())
+    for i, p in enumerate(params):
+        p.scale, p.decays = 0.5 + i, p.dim() > 1
+    optimizer = torch.optim.SGD(params, lr=0.1)
+
+    def train_step(x, y):
+        optimizer.zero_grad()
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        for p in model.parameters():
+            if getattr(p, "decays", False):
+                p.grad.mul_(p.scale)
+        optimizer.step()
+        return loss.detach() * params[0].scale
+
+    def between(call):
+        if call in (3, 7):
+            params[0].scale = 0.1 * call
+        if call == 6:
+            del params[2].decays
+
+    return train_step, params, between
+
+
 WAYS = {f.__name__.strip("_").replace("_", " "): f for f in (
     _clips_a_list, _scale_in_no_module, _plain_tensors, _penalized, _gradients_asked_for, _optimizer_of_its_own,
-    _gradients_dropped_between_calls, _average_of_a_list, _functional)}  # fmt: skip
+    _gradients_dropped_between_calls, _average_of_a_list, _functional, _attributes_of_parameters)}  # fmt: skip
 
 
 def _whole(p) -> torch.Tensor:
@@ -226,3 +253,96 @@ def what_is_held_can_be_used_as_before(rank, size):
         scale.fill_(1.5)
     assert (scale * 2).full_tensor().item() == 3.0
     assert scale.placements[0].is_replicate()
+
+
+def _asks(size, body, hold):
+    """A step of ``body``(model, held, loss); ``held``: what ``hold``(model) gives before anything is cut."""
+    model = _model()
+    optimizer, held = torch.optim.SGD(model.parameters(), lr=0.1), hold(model)
+
+    def train_step(x, y):
+        optimizer.zero_grad()
+        loss = body(model, held, (model(x) - y).square().mean())
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return stowage.shard(train_step, (size,), plan=zero_plan)
+
+
+def who_parameters_are_cannot_be_asked(rank, size):
+    """They are other objects once they are cut: decided by that, the step would go another way, silently."""
+
+    def by_id(model, held, loss):
+        return loss + sum(p.square().sum() for p in model.parameters() if id(p) in held)
+
+    def by_set(model, held, loss):
+        return loss + sum(p.square().sum() for p in model.parameters() if p in held)
+
+    def by_dict(model, held, loss):
+        return loss + sum(held.get(p, 0.0) * p.square().sum() for p in model.parameters())
+
+    def by_is(model, held, loss):
+        return loss + sum(p.square().sum() for p in model.parameters() if any(p is q for q in held))
+
+    def by_state(model, held, loss):
+        return loss * (2 if any("momentum_buffer" in held[0].state[p] for p in held[1]) else 1)
+
+    def raises(model, held, loss):
+        assert all(p in held for p in model.parameters())
+        return loss
+
+    for body, hold, words in (
+        (
+            by_id,
+            lambda m: {id(p) for p in m.parameters() if p.dim() > 1},
+            r"shard_held.py:\d+: the step asks for the id\(\)",
+        ),
+        (by_set, lambda m: set(m[0].parameters()), "the step has a set of parameters"),
+        (raises, lambda m: set(m.parameters()), "the step has a set of parameters"),
+        (
+            by_dict,
+            lambda m: dict.fromkeys(m[0].parameters(), 0.1),
+            r"shard_held.py:\d+: the step has a dict by parameters",
+        ),
+        (by_state, lambda m: [torch.optim.SGD(m.parameters()), list(m.parameters())], r"the step looks into a state"),
+        (by_is, lambda m: list(m[0].parameters()), r"shard_held.py:\d+: the step compares objects \(is\)"),
+    ):
+        with pytest.raises(stowage.Unsupported, match=words):
+            _asks(size, body, hold)(*mlp_batches()[0])
+
+    def by_name(model, held, loss):
+        scale = held.get("scale") if held is not None else None
+        return loss if scale is None else loss * scale + held[next(iter(model.parameters())).dim()][0].sum()
+
+    step = _asks(size, by_name, lambda m: {"scale": 2.0, 2: [m[0].weight]})
+    assert torch.isfinite(step(*mlp_batches()[0]))
+
+
+def _steps_of(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train_step(x, y):
+        optimizer.zero_grad()
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return train_step
+
+
+def data_of_what_is_held_is_not_set(rank, size):
+    train_step, params, _ = _clips_a_list()
+    step = stowage.shard(train_step, (size,), plan=zero_plan)
+    step(*mlp_batches()[0])
+    with pytest.raises(stowage.Unsupported, match="write p.copy_"):
+        params[0].data = torch.zeros(9, 7, dtype=torch.float64)
+    step(*mlp_batches()[1])
+    model = _model()
+    step = stowage.shard(_steps_of(model), (size,), plan=zero_plan)
+    for batch in mlp_batches(6):
+        step(*batch)
+    model[2].bias.data = model[2].bias.data * 0.9  # which PyTorch drops
+    with pytest.raises(stowage.Unsupported, match=r"set the .data of 'model.2.bias'"):
+        step(*mlp_batches()[1])

@@ -286,6 +286,16 @@ def test_waiting_collectives_give_plain_tensors(mesh):
     assert collectives._maybe_wrap_tensor is lazy
 
 
+def test_a_dtensor_whose_data_is_set_shows_it_by_its_shell(mesh):
+    p = torch.nn.Parameter(DTensor.from_local(torch.ones(3), mesh, [Replicate()]))
+    before = torch_private.shell_address(p)
+    with torch.no_grad():
+        p.mul_(2)
+    assert torch_private.shell_address(p) == before
+    p.data = p.data * 2
+    assert torch_private.shell_address(p) != before and torch.equal(p.to_local(), torch.full((3,), 2.0))
+
+
 def test_dtensor_works_by_its_rules_alone(mesh):
     """The op that shows it has none: its decomposition is run, or nothing is."""
     x, y = (DTensor.from_local(torch.rand(2, n), mesh, [Shard(0)]) for n in (3, 4))

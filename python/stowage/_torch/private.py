@@ -88,6 +88,11 @@ def storage_address(tensor: torch.Tensor | None) -> int:
     )._cdata  # not by a name under which a budget sees it handed out
 
 
+def shell_address(tensor: torch.Tensor) -> int:
+    """As storage_address(), of a DTensor itself, which has a StorageImpl without memory."""
+    return TensorBase.untyped_storage(tensor)._cdata
+
+
 def addresses(tensors) -> list[int]:
     return [address(t) for t in tensors]
 
@@ -701,6 +706,7 @@ __all__ = [
     "rules_alone",
     "set_group_timeout",
     "setting_names",
+    "shell_address",
     "storage_address",
     "take_off",
     "tree_map",

@@ -31,9 +31,10 @@ from stowage._torch.private import (
 from stowage.errors import Error, Unsupported
 from stowage.sharding.aliases import stale
 from stowage.sharding.element_by_element import Elements
+from stowage.sharding.identity import Identities
 from stowage.sharding.past_the_dispatcher import PastTheDispatcher
 from stowage.sharding.program import Pen, Program, region_of, written_tensors
-from stowage.sharding.stand_in import can_stand_in, standing_in
+from stowage.sharding.stand_in import can_stand_in, hang_over, standing_in
 from stowage.sharding.world import flat_weights, is_parts
 from stowage.step.fit.made_step import innermost_line, user_line
 from stowage.step.reach.python_state import PythonState
@@ -54,6 +55,7 @@ class _Fakes:
         if id(p) not in self.of:
             with self.mode:
                 self.of[id(p)] = torch.nn.Parameter(_empty(p), requires_grad=p.requires_grad)
+            hang_over(p, self.of[id(p)])
         return self.of[id(p)]
 
     def tensor(self, t: Any) -> Any:
@@ -251,6 +253,7 @@ def _captured(
             "an argument requires grad: let the step ask for it, of a copy (x = x.detach().requires_grad_())"
         )
     owned = _owned(world, names)
+    identities = Identities(world, [t for pair in held for t in pair] + [p for _, p in names])
     with _faked(world, fakes):
         fake_args, fake_kwargs = tree_map(fakes.tensor, args), tree_map(fakes.tensor, kwargs)
         by_name = [(n, fakes.parameter(p)) for n, p in names]
@@ -263,7 +266,8 @@ def _captured(
             _NothingReal(fakes.mode, owned),
             _guessing(guesses, pen),
         ):
-            train_step(*fake_args, **fake_kwargs)
+            with identities.watching():
+                train_step(*fake_args, **fake_kwargs)
             if what_is_held(fake_args, fake_kwargs) != held_before:
                 raise Unsupported(
                     "the step changes what its arguments hold, of which stowage.shard gives it copies: return it instead"

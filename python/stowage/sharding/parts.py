@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 
-from stowage._torch.private import local_shape, local_tensor, make_dtensor, redistribute
+from stowage._torch.private import local_shape, local_tensor, make_dtensor, redistribute, shell_address
+from stowage.errors import Unsupported
 from stowage.sharding.moves import compact
+from stowage.sharding.stand_in import hang_over
 
 Placements = tuple  # of DTensor placements, one per axis of the mesh
 
@@ -58,8 +60,19 @@ class Part:
         self.parameter = torch.nn.Parameter(cut(p, mesh, at.parameter), requires_grad=p.requires_grad)
         worked = local_tensor(self.parameter) if self.shared else torch.empty(0, dtype=p.dtype, device=p.device)
         self.worked = torch.nn.Parameter(worked.detach(), requires_grad=p.requires_grad)
+        self._shell = shell_address(self.parameter)  # of the DTensor itself, which has no memory
+        hang_over(p, self.parameter)
+        hang_over(p, self.worked)
         if p.grad is not None:
             self.parameter.grad = cut(p.grad, mesh, at.gradient)
+
+    def refuse_other_data(self) -> None:
+        """A DTensor keeps its part where the program sets its data, and shows nothing of it."""
+        if shell_address(self.parameter) != self._shell:
+            raise Unsupported(
+                f"the program has set the .data of '{self.name}', which a tensor in parts does not take: write p.copy_(u) instead, under "
+                "torch.no_grad()"
+            )
 
     @property
     def shared(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from stowage._torch.private import tree_map
+from stowage.errors import Unsupported
 
 _NAME = "_stowage_stands_for"
 
@@ -25,6 +26,14 @@ class StandIn(torch.Tensor):
         if name == _NAME:
             raise AttributeError(name)
         return getattr(self.__dict__[_NAME], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "data":
+            raise Unsupported("p.data = u of a parameter that was cut: write p.copy_(u) instead, under torch.no_grad()")
+        setattr(self.__dict__[_NAME], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.__dict__[_NAME], name)
 
     def __repr__(self) -> str:  # type: ignore[override]
         return repr(self.__dict__[_NAME])
@@ -55,16 +64,24 @@ def can_stand_in(p: torch.Tensor) -> bool:
     return type(p) in _CLASSES or isinstance(p, StandIn)
 
 
+def hang_over(a: torch.Tensor, b: torch.Tensor) -> None:
+    """What the program has hung on the first as attributes (``p.no_decay = True``) is on the second, too."""
+    b.__dict__.update({name: value for name, value in a.__dict__.items() if name not in (_NAME, *b.__dict__)})
+
+
 def stand_in(p: torch.Tensor, tensor: torch.Tensor) -> None:
-    """``p`` stands for ``tensor`` from now on; what it held is let go."""
+    """``p`` stands for ``tensor`` from now on; what it held is let go, and what hangs on it is to hang on that (hang_over())."""
     p.grad = None
     p.data = torch.empty(0, dtype=p.dtype, device=p.device)
+    p.__dict__.clear()
     _become(p, tensor)
 
 
 def hold_again(p: torch.Tensor, content: torch.Tensor) -> None:
     """``p`` stands for nothing any more, and has this content."""
+    tensor = p.__dict__[_NAME]
     _be_itself(p)
+    hang_over(tensor, p)
     p.data = content
 
 
@@ -87,9 +104,10 @@ def standing_in(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]):
 
 def _become(p: torch.Tensor, tensor: torch.Tensor) -> None:
     p.__dict__[_NAME] = tensor
-    p.__class__ = _CLASSES.get(type(p), type(p))
+    if not isinstance(p, StandIn):
+        p.__class__ = _CLASSES[type(p)]
 
 
 def _be_itself(p: torch.Tensor) -> None:
-    p.__class__ = _ORIGINALS[type(p)]
+    object.__setattr__(p, "__class__", _ORIGINALS[type(p)])
     del p.__dict__[_NAME]

@@ -163,7 +163,10 @@ class ShardedState:
         return [(part.name, part.parameter) for part in self._parts.values()]
 
     def adopt_changes(self) -> bool:
-        """Takes over what the program has done to its optimizers since the latest step. True where there was something."""
+        """Takes over what the program has done to its optimizers since the latest step. True where there was something. Raises
+        Unsupported for what cannot be taken over."""
+        for part in self._parts.values():
+            part.refuse_other_data()
         changed = [split for split in self._optimizers.values() if not split.is_as_left()]
         with torch.no_grad():
             for split in changed:
