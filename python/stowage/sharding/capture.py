@@ -9,7 +9,6 @@ before. The step's Python runs twice: once so that the optimizers make their sta
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,17 +25,17 @@ from stowage._torch.private import (
     masks_as_run,
     storage_address,
     tree_map,
-    unseen,
 )
 from stowage.errors import Error, Unsupported
 from stowage.sharding.aliases import stale
 from stowage.sharding.element_by_element import Elements
+from stowage.sharding.guesses import Guesses, content_of, numbers_of
 from stowage.sharding.identity import Identities
 from stowage.sharding.past_the_dispatcher import PastTheDispatcher
 from stowage.sharding.program import Pen, Program, region_of, written_tensors
 from stowage.sharding.stand_in import can_stand_in, hang_over, standing_in
 from stowage.sharding.world import flat_weights, is_parts
-from stowage.step.fit.made_step import innermost_line, user_line
+from stowage.step.fit.made_step import user_line
 from stowage.step.reach.python_state import PythonState
 from stowage.step.reach.world import World
 from stowage.step.signature.signature import held as what_is_held
@@ -149,50 +148,6 @@ def capture_program(
                 ) from error
 
 
-_MOST_GUESSES = 16
-
-
-class Guesses:
-    """What is read of tensors without memory: no, or 0, and, by the lines where that raises, yes, or 1. The program that is
-    captured is the step's as it goes with such numbers: what else it runs is placed by DTensor's rules, and right all the same."""
-
-    def __init__(self) -> None:
-        self.read: list[str] = []  # the user's lines, of one run of the step
-        self._yes: dict[str, bool] = {}  # by line, those that were tried either way
-        self._tries = 0
-
-    def number(self, dtype: torch.dtype | None) -> Any:
-        """In the place of what is read; None: of a comparison."""
-        self.read.append(innermost_line(traceback.extract_stack()))
-        yes = self._yes.get(self.read[-1], False)
-        if dtype is None or dtype == torch.bool:
-            return yes
-        return complex(yes) if dtype.is_complex else float(yes) if dtype.is_floating_point else int(yes)
-
-    def content(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """What a function finds that asks for all of a tensor."""
-        number = self.number(args[0].dtype)
-        with unseen():
-            return func(torch.full(args[0].shape, number, dtype=args[0].dtype), *args[1:], **kwargs)
-
-    def others(self) -> bool:
-        """After the step has raised: the latest line that was not tried both ways is to say yes, and those behind it no again.
-        False where none is left."""
-        self._tries += 1
-        lines = list(dict.fromkeys(self.read))
-        while lines and self._yes.get(lines[-1], False):
-            del self._yes[lines.pop()]
-        if not lines or self._tries == _MOST_GUESSES:
-            return False
-        self._yes[lines[-1]] = True
-        self.read = []
-        return True
-
-
-def _read_nothing(func: Any, args: tuple, kwargs: dict) -> Any:
-    raise DATA_DEPENDENT[0](func)
-
-
 def _capture(
     train_step: Callable,
     args: tuple,
@@ -262,9 +217,9 @@ def _captured(
         with (
             standing_in(stand_ins),
             fakes.mode,
-            PastTheDispatcher(_read_nothing if guesses is None else guesses.content),
+            PastTheDispatcher(content_of(guesses)),
             _NothingReal(fakes.mode, owned),
-            _guessing(guesses, pen),
+            numbers_of(guesses, pen),
         ):
             with identities.watching():
                 train_step(*fake_args, **fake_kwargs)
@@ -339,29 +294,6 @@ class _NothingReal(TorchDispatchMode):
         fake = self._mode.from_tensor(t)
         self._real[id(fake)] = fake, t
         return fake
-
-
-class _Guessing(TorchDispatchMode):
-    """Numbers that depend on data are guessed, but within optimizers: those see parts where the step runs."""
-
-    def __init__(self, guesses: Guesses, pen: Pen):
-        super().__init__()
-        self._guesses, self._pen = guesses, pen
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        try:
-            return func(*args, **(kwargs or {}))
-        except DATA_DEPENDENT:
-            if self._pen.in_optimizer is not None or str(func) not in _READS:
-                raise
-            return self._guesses.number(args[0].dtype if str(func) == _READS[0] else None)
-
-
-_READS = ("aten._local_scalar_dense.default", "aten.equal.default")
-
-
-def _guessing(guesses: Guesses | None, pen: Pen) -> contextlib.AbstractContextManager:
-    return contextlib.nullcontext() if guesses is None else _Guessing(guesses, pen)
 
 
 def _owned(world: World, names: list[tuple[str, torch.nn.Parameter]]) -> dict[int, str]:

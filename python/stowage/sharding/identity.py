@@ -16,10 +16,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from stowage.errors import Unsupported
+from stowage.step.guards.reads import is_library, is_own
 from stowage.step.reach.world import World
-from stowage.step.record.recording import LIBRARY_FOLDERS
 
-_LIBRARIES = tuple(LIBRARY_FOLDERS)
 _ASKS = {"get", "pop", "setdefault"}
 _WHY = "which are other objects once they are cut: tell them apart by their names"
 
@@ -76,7 +75,7 @@ class Identities:
 
 
 def _is_user_s(code: types.CodeType) -> bool:
-    return not code.co_filename.startswith(_LIBRARIES) and not code.co_filename.startswith("<")
+    return not is_library(code) and not is_own(code) and not code.co_filename.startswith("<")
 
 
 def _has(code: types.CodeType, name: str) -> bool:
