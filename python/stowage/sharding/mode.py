@@ -118,9 +118,16 @@ def _remember(t: Any, root: int | None) -> None:
 
 def _is_kept_from_dtensor(func) -> bool:
     """It works out the shape of an attention on meta tensors, which a recording refuses, takes the weights of a convolution
-    for whole ones, and their gradients for summands, and gives a rank's summand for the number."""
+    for whole ones, and their gradients for summands, gives a rank's summand for the number, and takes an operator for one that
+    writes where its name ends as theirs do (__lshift__)."""
     name = func._schema.name
-    return name in ("aten::_local_scalar_dense", "aten::equal") or "scaled_dot_product" in name or "convolution" in name
+    writes = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
+    return (
+        (name.endswith("_") and not writes)
+        or name in ("aten::_local_scalar_dense", "aten::equal")
+        or "scaled_dot_product" in name
+        or "convolution" in name
+    )
 
 
 def _draws(func, args: tuple, kwargs: dict) -> bool:

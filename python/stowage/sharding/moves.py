@@ -12,7 +12,8 @@ from stowage._torch.private import local_tensor, make_dtensor, redistribute
 
 
 def brought(t: DTensor, placements: tuple) -> DTensor:
-    """At other placements. What becomes a summand is kept by the first device of the axis; the others have zeros."""
+    """At other placements. What becomes a summand is kept by the first device of the axis; the others have zeros (a factor: ones; of
+    a mean, a maximum or a minimum each has the value)."""
     if t.placements == placements:
         return t
     fresh = [axis for axis, p in enumerate(placements) if p.is_partial() and not t.placements[axis].is_partial()]
@@ -22,7 +23,11 @@ def brought(t: DTensor, placements: tuple) -> DTensor:
     t = t if t.placements == whole else _moved(t, whole)
     coordinate = t.device_mesh.get_coordinate()
     assert coordinate is not None
-    local = t._local_tensor if all(coordinate[axis] == 0 for axis in fresh) else torch.zeros_like(t._local_tensor)
+    local = t._local_tensor
+    for axis in fresh:
+        neutral = {"sum": torch.zeros_like, "product": torch.ones_like}.get(placements[axis].reduce_op)
+        if neutral is not None and coordinate[axis] != 0:
+            local = neutral(t._local_tensor)
     return make_dtensor(local, t.device_mesh, placements, t.shape, t.stride())
 
 
