@@ -332,6 +332,41 @@ def _steps_of(model):
     return train_step
 
 
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return gradient @ weight, gradient.T @ x
+
+
+def functions_that_ask_nobody_are_given_the_model_s_own(rank, size):
+    def make(held):
+        torch.manual_seed(0)
+        model = nn.Linear(7, 5).double()
+        weight, optimizer = model.weight, torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def train_step(x, y):
+            optimizer.zero_grad()
+            loss = (_Product.apply(x, weight if held else model.get_parameter("weight")) - y).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return train_step
+
+    batches = mlp_batches(6)
+    with pytest.raises(stowage.Unsupported, match="an autograd.Function.* is given a parameter that the program holds"):
+        stowage.shard(make(True), (size,), plan=zero_plan)(*batches[0])
+    alone, step = make(False), stowage.shard(make(False), (size,), plan=zero_plan)
+    for batch in batches:
+        assert abs(alone(*batch) - step(*batch)).item() < 1e-12
+
+
 def data_of_what_is_held_is_not_set(rank, size):
     train_step, params, _ = _clips_a_list()
     step = stowage.shard(train_step, (size,), plan=zero_plan)

@@ -182,7 +182,7 @@ def _captured_and_put_back(
     fakes = _Fakes(FakeTensorMode(allow_non_fake_inputs=True))
     pen = Pen(Program(name))
     generator = torch.get_rng_state()
-    state = PythonState(world)
+    state = PythonState(world, of_libraries=True)
     try:
         program = _captured(train_step, args, kwargs, names, world, fakes, pen, held, guesses)
     finally:

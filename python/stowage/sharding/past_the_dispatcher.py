@@ -10,10 +10,10 @@ t.tolist(), t.numpy()            a DTensor has no content of its own            
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy
 import torch
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
@@ -58,6 +58,7 @@ class PastTheDispatcher(TorchFunctionMode):
 def read_whole(func: Any, args: tuple, kwargs: dict) -> Any:
     """Of a DTensor."""
     found = func(args[0].full_tensor(), *args[1:], **kwargs)
-    if isinstance(found, numpy.ndarray):
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(found, numpy.ndarray):
         found.flags.writeable = False  # it would not reach the parts
     return found

@@ -66,7 +66,8 @@ def can_stand_in(p: torch.Tensor) -> bool:
 
 def hang_over(a: torch.Tensor, b: torch.Tensor) -> None:
     """What the program has hung on the first as attributes (``p.no_decay = True``) is on the second, too."""
-    b.__dict__.update({name: value for name, value in a.__dict__.items() if name not in (_NAME, *b.__dict__)})
+    theirs = {name: value for name, value in a.__dict__.items() if not name.startswith(("_stowage", "_is_param"))}
+    b.__dict__.update({name: value for name, value in theirs.items() if name not in b.__dict__})
 
 
 def stand_in(p: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -100,6 +101,20 @@ def standing_in(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]):
                 _be_itself(p)
             else:
                 p.__dict__[_NAME] = tensor_before
+
+
+@contextlib.contextmanager
+def what_is_held_explained():
+    """Functions of C that ask nobody meet the empty tensor, and say so in words of their own."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "compatible with [0]" not in str(error):
+            raise
+        raise Unsupported(
+            "an autograd.Function, a reentrant checkpoint or torch.func is given a parameter that the program holds by itself: give it the "
+            f"model's own (model.get_parameter(name)): {error}"
+        ) from error
 
 
 def _become(p: torch.Tensor, tensor: torch.Tensor) -> None:

@@ -32,6 +32,7 @@ from stowage.sharding.parts import whole
 from stowage.sharding.pipeline import PipelinedStep, refuse_with_pipeline
 from stowage.sharding.placements import ShardingPlan, mesh_document, placement_options, says_where, solve
 from stowage.sharding.program import Program
+from stowage.sharding.stand_in import what_is_held_explained
 from stowage.sharding.world import ShardedState, ShardedWorld, named_parameters, refuse_what_cannot_be_cut
 from stowage.sizes import parse_bytes
 from stowage.step.life_cycle import LifeCycle, SignatureState
@@ -241,7 +242,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
             spread = lambda v: whole(v, self.mesh) if isinstance(v, torch.Tensor) else v
             args, kwargs = tree_map(spread, args), tree_map(spread, kwargs)
             entry.ops.begin(split.names(), [t for t in flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)])
-            with mode.running():
+            with mode.running(), what_is_held_explained():
                 result = self._fn(*args, **kwargs)
                 with mode.aside(), torch.no_grad():
                     leaves, spec = flatten(result)

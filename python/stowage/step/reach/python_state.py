@@ -44,12 +44,20 @@ from stowage.step.reach.world import World
 
 _MOST_ARRAY_BYTES = 1 << 20  # larger arrays are not copied
 _CONTAINERS = (dict, list, set, collections.deque, collections.defaultdict, collections.OrderedDict)
+_HOLDERS = (
+    types.FunctionType,
+    torch.nn.Module,
+    torch.Tensor,
+    torch.optim.Optimizer,
+)  # whose parts are reached by themselves
 _MOST_ELEMENTS = 1 << 12  # of a library's containers
 _ABSENT = object()
 
 
 class PythonState:
-    def __init__(self, world: World | None = None):
+    def __init__(self, world: World | None = None, of_libraries: bool = False):
+        """``of_libraries``: what a library's objects hold as well, where nobody notes which of their code runs."""
+        self._of_libraries = of_libraries
         self._back: list[Callable[[], object]] = []
         self._kept_by_c: list[tuple[Any, Any]] = []
         if world is not None:
@@ -188,7 +196,7 @@ class PythonState:
             if _is_user_s(type(value)):
                 self._keep_attribute(value, "__class__")
                 self._keep_attribute(value, "__dict__")
-            elif not isinstance(value, (types.FunctionType, torch.nn.Module, torch.Tensor, torch.optim.Optimizer)):
+            elif self._of_libraries and not isinstance(value, _HOLDERS):
                 self._keep_containers(own.values())
         if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)):
             self._keep(vars(value)["data"])
@@ -204,7 +212,7 @@ class PythonState:
                     self._keep_attribute(value, name)
 
     def _keep_containers(self, values: Iterable[Any], levels: int = 3) -> None:
-        """Of a library's object: nobody has seen its code run, and what it reads is reached by no name (GradScaler)."""
+        """Of a library's object (GradScaler)."""
         for value in values:
             if type(value) in _CONTAINERS and len(value) <= _MOST_ELEMENTS:
                 self._keep(value)
