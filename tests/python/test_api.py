@@ -297,24 +297,3 @@ def test_attributes_are_those_of_the_function(check, name):
     assert steps[1].calls == 12 and steps[1].__wrapped__.calls == 12
     delattr(steps[0], name)
     assert not hasattr(steps[0], name) and not hasattr(steps[0].__wrapped__, name)
-
-
-def test_the_peak_that_is_measured_is_that_of_the_latest_plan():
-    """Also behind a larger batch, whose plan needs more."""
-    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.GELU(), torch.nn.Linear(64, 3))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def train_step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    step = stowage.compile(train_step)
-    for rows, calls in ((64, 6), (8, 6), (64, 2)):
-        for _ in range(calls):
-            step(torch.ones(rows, 8))
-            stats = step.stats()
-            assert stats["measured_peak_bytes"] <= stats["planned_peak_bytes"]
-        assert stats["measured_peak_bytes"] == stats["planned_peak_bytes"] > 0

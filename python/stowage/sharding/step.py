@@ -310,7 +310,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
     def _planned(self, replay: Replay, inputs: list[int]) -> Any:
         result = self._tally.planned_call(replay.run_matched, inputs)
         self._absent_grads = frozenset(id(p) for p in replay.recording.gradients.cleared)
-        self._tally.account(replay.last_run, replay)
+        self._tally.account(replay.last_run)
         return result
 
     # ---- What is known

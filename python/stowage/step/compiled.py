@@ -370,7 +370,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
     def _has_planned(self, entry: Entry, replay: Replay) -> None:
         self._latest = replay
         replay.planned_calls += 1
-        self._tally.account(replay.last_run, replay)
+        self._tally.account(replay.last_run)
         if self._room.arena.results_outlive:
             with self._planning(entry):
                 replay.part_from_results()

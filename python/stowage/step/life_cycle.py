@@ -246,7 +246,7 @@ class LifeCycle(abc.ABC):
         return {
             "arena_bytes": summary.get("arena_bytes", 0),
             "planned_peak_bytes": summary.get("peak_bytes", 0),
-            "measured_peak_bytes": self._tally.measured_peak_bytes(replay),
+            "measured_peak_bytes": self._tally.measured_peak_bytes,
             "lower_bound_bytes": summary.get("lower_bound_bytes", 0),
             "outcome": summary.get("outcome", "unknown"),
             "misses": self._tally.misses,

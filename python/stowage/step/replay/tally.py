@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,8 +19,7 @@ class Tally:
         self.eager_steps = 0
         self.planned_steps = 0
         self.misses = 0
-        self._measured_peak_bytes = 0
-        self._measured: Callable[[], Any] = lambda: None
+        self.measured_peak_bytes = 0
         self._strict = strict
         self._eager_ns: list[int] = []
         self._planned_ns: list[int] = []
@@ -53,10 +51,10 @@ class Tally:
         self.planned_steps += 1
         return result
 
-    def account(self, run, replay: Any) -> None:
-        """Of a planned step (an executor's Run) by this plan. Raises Error in strict mode when an allocation was not as planned."""
+    def account(self, run) -> None:
+        """Of a planned step (an executor's Run). Raises Error in strict mode when an allocation was not as planned."""
         self.misses += run.misses
-        self._measured_peak_bytes, self._measured = run.peak_bytes, weakref.ref(replay)
+        self.measured_peak_bytes = run.peak_bytes
         self._add(self._stall_ns, run.stall_ns)
         if run.rescued_bytes:
             warn(f"{run.rescued_bytes} bytes could not be written to the host store; they waited in memory")
@@ -66,10 +64,6 @@ class Tally:
             )
             say(error, AFTER)
             raise error
-
-    def measured_peak_bytes(self, replay: Any) -> int:
-        """Of the latest step that ran by this plan; 0 before there was one. None: of whichever ran."""
-        return self._measured_peak_bytes if replay is None or self._measured() is replay else 0
 
     @property
     def eager_ns(self) -> int:
