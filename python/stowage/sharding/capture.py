@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -123,16 +124,16 @@ def capture_program(
     """The TensorProgram of one call of ``train_step``. ``names``: the parameters, each once; ``held``: None where they are whole."""
     if held is None:
         held = [(p, p) for _, p in names if can_stand_in(p)]
-    what = train_step, args, kwargs, names, name, held
+    call = _Call(train_step, args, kwargs, names, name, held)
     with masks_as_run():
         try:
-            return _capture(*what, None)
+            return _capture(call, None)
         except DATA_DEPENDENT:
             pass
     guesses = Guesses()
     while True:
         try:
-            return _capture(*what, guesses)
+            return _capture(call, guesses)
         except DATA_DEPENDENT as reason:
             raise Unsupported(
                 f"{user_line(reason)}: the step makes shapes of numbers that depend on data, or an optimizer reads such: {reason}"
@@ -148,17 +149,21 @@ def capture_program(
                 ) from error
 
 
-def _capture(
-    train_step: Callable,
-    args: tuple,
-    kwargs: dict,
-    names: list[tuple[str, torch.nn.Parameter]],
-    name: str,
-    held: Held,
-    guesses: Guesses | None,
-) -> Program:
+@dataclass(frozen=True)
+class _Call:
+    """What is captured: the step, its arguments, the parameters by name and what may stand for them (capture_program())."""
+
+    train_step: Callable
+    args: tuple
+    kwargs: dict
+    names: list[tuple[str, torch.nn.Parameter]]
+    name: str
+    held: Held
+
+
+def _capture(call: _Call, guesses: Guesses | None) -> Program:
     for _ in range(2):  # what libraries make when they are first used is there the second time
-        program, changed = _captured_and_put_back(train_step, args, kwargs, names, name, held, guesses)
+        program, changed = _captured_and_put_back(call, guesses)
         if not changed:
             program.guessed = guesses.read[0] if guesses is not None and guesses.read else ""
             return program
@@ -167,53 +172,35 @@ def _capture(
     )
 
 
-def _captured_and_put_back(
-    train_step: Callable,
-    args: tuple,
-    kwargs: dict,
-    names: list[tuple[str, torch.nn.Parameter]],
-    name: str,
-    held: Held,
-    guesses: Guesses | None,
-) -> tuple[Program, str]:
+def _captured_and_put_back(call: _Call, guesses: Guesses | None) -> tuple[Program, str]:
     """The program, and what the step has changed in Python that could not be put back."""
-    world = World(train_step)
+    world = World(call.train_step)
     world.take_for_run()  # nobody notes which of the user's code runs, and what that names
     fakes = _Fakes(FakeTensorMode(allow_non_fake_inputs=True))
-    pen = Pen(Program(name))
+    pen = Pen(Program(call.name))
     generator = torch.get_rng_state()
     state = PythonState(world, of_libraries=True)
     try:
-        program = _captured(train_step, args, kwargs, names, world, fakes, pen, held, guesses)
+        program = _captured(call, world, fakes, pen, guesses)
     finally:
         torch.set_rng_state(generator)
         state.put_back()
     return program, world.guard.changed()
 
 
-def _captured(
-    train_step: Callable,
-    args: tuple,
-    kwargs: dict,
-    names: list[tuple[str, torch.nn.Parameter]],
-    world: World,
-    fakes: _Fakes,
-    pen: Pen,
-    held: Held,
-    guesses: Guesses | None,
-) -> Program:
+def _captured(call: _Call, world: World, fakes: _Fakes, pen: Pen, guesses: Guesses | None) -> Program:
     program = pen.program
-    if any(isinstance(t, torch.Tensor) and t.requires_grad for t in flatten((args, kwargs))[0]):
+    if any(isinstance(t, torch.Tensor) and t.requires_grad for t in flatten((call.args, call.kwargs))[0]):
         raise Unsupported(
             "an argument requires grad: let the step ask for it, of a copy (x = x.detach().requires_grad_())"
         )
-    owned = _owned(world, names)
-    identities = Identities(world, [t for pair in held for t in pair] + [p for _, p in names])
+    owned = _owned(world, call.names)
+    identities = Identities(world, [t for pair in call.held for t in pair] + [p for _, p in call.names])
     with _faked(world, fakes):
-        fake_args, fake_kwargs = tree_map(fakes.tensor, args), tree_map(fakes.tensor, kwargs)
-        by_name = [(n, fakes.parameter(p)) for n, p in names]
+        fake_args, fake_kwargs = tree_map(fakes.tensor, call.args), tree_map(fakes.tensor, call.kwargs)
+        by_name = [(n, fakes.parameter(p)) for n, p in call.names]
         held_before = what_is_held(fake_args, fake_kwargs)
-        stand_ins = [(p, fakes.parameter(parameter)) for p, parameter in held]
+        stand_ins = [(p, fakes.parameter(parameter)) for p, parameter in call.held]
         with (
             standing_in(stand_ins),
             fakes.mode,
@@ -222,7 +209,7 @@ def _captured(
             numbers_of(guesses, pen),
         ):
             with identities.watching():
-                train_step(*fake_args, **fake_kwargs)
+                call.train_step(*fake_args, **fake_kwargs)
             if what_is_held(fake_args, fake_kwargs) != held_before:
                 raise Unsupported(
                     "the step changes what its arguments hold, of which stowage.shard gives it copies: return it instead"
@@ -231,7 +218,7 @@ def _captured(
                 pen, world, by_name, [t for t in flatten((fake_args, fake_kwargs))[0] if isinstance(t, torch.Tensor)]
             )
             with _watching(pen, by_name), pen:
-                result = train_step(*fake_args, **fake_kwargs)
+                result = call.train_step(*fake_args, **fake_kwargs)
         for leaf in flatten(result)[0]:
             if isinstance(leaf, torch.Tensor):
                 entry = program.tensors[pen.tensor(leaf)]
