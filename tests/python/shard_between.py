@@ -8,7 +8,7 @@ import tempfile
 import pytest
 import torch
 import torch.distributed as dist
-from shard_pair import Pair, mlp_batches, zero_plan
+from shard_pair import Pair, mlp_batches, step_of, zero_plan
 from torch import nn
 
 import stowage
@@ -285,15 +285,7 @@ def a_file_that_lacks_some_optimizer_state(rank, size):
         model = nn.Module()
         model.used, model.unused = nn.Linear(7, 5).double(), nn.Linear(3, 3).double()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-
-        def train_step(x, y):
-            optimizer.zero_grad()
-            loss = (model.used(x) - y).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        return train_step
+        return step_of(lambda x, y: (model.used(x) - y).square().mean(), optimizer)
 
     alone = made()
     losses = [alone(*batch) for batch in batches]
@@ -324,15 +316,8 @@ def steps_that_read_what_their_code_does_not_name_are_planned(rank, size):
         model, settings = nn.Sequential(nn.Linear(7, 9), nn.GELU(), nn.Linear(9, 5)).double(), Settings()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         name = "fac" + "tor"
-
-        def train_step(x, y):
-            optimizer.zero_grad()
-            loss = (model(x) - y).square().mean() * getattr(settings, name)
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        return model, optimizer, train_step
+        loss_of = lambda x, y: (model(x) - y).square().mean() * getattr(settings, name)
+        return model, optimizer, step_of(loss_of, optimizer)
 
     pair = Pair(make, mlp_batches(8), (size,), plan=zero_plan)
     pair.run(1e-9)
@@ -351,15 +336,7 @@ def a_file_of_another_model_is_refused_and_nothing_changes(rank, size):
             nn.Linear(7, width), nn.GELU(), nn.Linear(width, 5), *[nn.Linear(5, 5)] * (layers - 2)
         ).double()
         optimizer = optimizer_of(model.parameters(), lr=0.01)
-
-        def train_step(x, y):
-            optimizer.zero_grad()
-            loss = (model(x) - y).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        return train_step
+        return step_of(lambda x, y: (model(x) - y).square().mean(), optimizer)
 
     adam = torch.optim.AdamW
     alone = made(9, adam)

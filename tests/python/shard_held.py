@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from shard_pair import mlp_batches, zero_plan
+from shard_pair import mlp_batches, step_of, zero_plan
 from torch import nn
 
 import stowage
@@ -170,15 +170,8 @@ def _functional():
     model, optimizer_of = _model(), torch.optim.Adam
     params = dict(model.named_parameters())
     optimizer = optimizer_of(params.values(), lr=0.01)
-
-    def train_step(x, y):
-        optimizer.zero_grad()
-        loss = (torch.func.functional_call(model, params, (x,)) - y).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return train_step, list(params.values()), None
+    loss_of = lambda x, y: (torch.func.functional_call(model, params, (x,)) - y).square().mean()
+    return step_of(loss_of, optimizer), list(params.values()), None
 
 
 def _attributes_of_parameters():
@@ -259,15 +252,8 @@ def _asks(size, body, hold):
     """A step of ``body``(model, held, loss); ``held``: what ``hold``(model) gives before anything is cut."""
     model = _model()
     optimizer, held = torch.optim.SGD(model.parameters(), lr=0.1), hold(model)
-
-    def train_step(x, y):
-        optimizer.zero_grad()
-        loss = body(model, held, (model(x) - y).square().mean())
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return stowage.shard(train_step, (size,), plan=zero_plan)
+    loss_of = lambda x, y: body(model, held, (model(x) - y).square().mean())
+    return stowage.shard(step_of(loss_of, optimizer), (size,), plan=zero_plan)
 
 
 def who_parameters_are_cannot_be_asked(rank, size):
@@ -320,16 +306,7 @@ def who_parameters_are_cannot_be_asked(rank, size):
 
 
 def _steps_of(model):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def train_step(x, y):
-        optimizer.zero_grad()
-        loss = (model(x) - y).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return train_step
+    return step_of(lambda x, y: (model(x) - y).square().mean(), torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 class _Product(torch.autograd.Function):
@@ -349,15 +326,8 @@ def functions_that_ask_nobody_are_given_the_model_s_own(rank, size):
         torch.manual_seed(0)
         model = nn.Linear(7, 5).double()
         weight, optimizer = model.weight, torch.optim.SGD(model.parameters(), lr=0.1)
-
-        def train_step(x, y):
-            optimizer.zero_grad()
-            loss = (_Product.apply(x, weight if held else model.get_parameter("weight")) - y).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        return train_step
+        used = lambda: weight if held else model.get_parameter("weight")
+        return step_of(lambda x, y: (_Product.apply(x, used()) - y).square().mean(), optimizer)
 
     batches = mlp_batches(6)
     with pytest.raises(stowage.Unsupported, match="an autograd.Function.* is given a parameter that the program holds"):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import json
 
 import torch
 import torch.nn.functional as F
-from shard_pair import Pair, zero_plan
+from shard_pair import Pair, columns_plan, step_of, zero_plan
 from torch import nn
 
 ROWS, WIDTH, LENGTH = 4, 8, 6
@@ -215,24 +214,9 @@ def _training(make_module):
         torch.manual_seed(0)
         model = make_module().double()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4)
-
-        def train_step(x):
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        return model, optimizer, train_step
+        return model, optimizer, step_of(lambda x: model(x).square().mean(), optimizer)
 
     return make
-
-
-def _columns(program, mesh) -> str:
-    """Everything that lives between steps is cut along its last dimension; the ops as DTensor runs them."""
-    cut = ("parameter", "gradient", "optimizer_state")
-    places = [f"S{len(t['shape']) - 1}" if t["kind"] in cut and t["shape"] else "R" for t in program.tensors]
-    return json.dumps({"tensors": [{"placement": p} for p in places], "ops": [None] * len(program.ops)})
 
 
 def _each_kind(size, plan, modules=MODULES) -> None:
@@ -289,7 +273,7 @@ def ops_of_each_kind_run_as_dtensor_runs_them(rank, size):
 
 
 def ops_of_each_kind_run_as_dtensor_runs_them_on_columns(rank, size):
-    _each_kind(size, _columns)
+    _each_kind(size, columns_plan)
 
 
 def ops_of_each_kind_run_as_the_plan_wants(rank, size):

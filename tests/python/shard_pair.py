@@ -14,11 +14,18 @@ import stowage
 
 def zero_plan(program, mesh) -> str:
     """Everything that lives between steps is cut along its first dimension; the ops as DTensor runs them."""
+    return _cut_along(program, mesh, lambda shape: 0)
+
+
+def columns_plan(program, mesh) -> str:
+    """The same along its last dimension."""
+    return _cut_along(program, mesh, lambda shape: len(shape) - 1)
+
+
+def _cut_along(program, mesh, dimension: Callable) -> str:
     cut = ("parameter", "gradient", "optimizer_state")
-    tensors = [
-        {"placement": ",".join(["S0" if t["kind"] in cut and t["shape"] else "R"] + ["R"] * (mesh.ndim - 1))}
-        for t in program.tensors
-    ]
+    places = [f"S{dimension(t['shape'])}" if t["kind"] in cut and t["shape"] else "R" for t in program.tensors]
+    tensors = [{"placement": ",".join([place] + ["R"] * (mesh.ndim - 1))} for place in places]
     return json.dumps({"tensors": tensors, "ops": [None] * len(program.ops)})
 
 
@@ -116,6 +123,19 @@ class Pair:
 
 def _listed(result) -> tuple:
     return result if isinstance(result, tuple) else (result,)
+
+
+def step_of(loss_of: Callable, optimizer):
+    """The plainest step of ``loss_of``(*batch)."""
+
+    def train_step(*batch):
+        optimizer.zero_grad()
+        loss = loss_of(*batch)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return train_step
 
 
 def make_mlp(dtype=torch.float64, widths=(7, 33, 5), clip=0.5, schedule=True, optimizer="adamw"):

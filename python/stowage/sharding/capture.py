@@ -3,7 +3,8 @@
     user's step ──FakeTensorMode──► ops of forward, backward, optimizer ──Pen──► Program
 
 Nothing of the user's is changed: while the capture runs, modules and optimizers hold fakes; afterwards what they held
-before. The step's Python runs twice: once so that the optimizers make their state, once under the pen.
+before. The step's Python runs twice: once so that the optimizers make their state, once under the pen; and again where it
+reads numbers (guesses.py).
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@
 
 The mode sees the user's ops about in the order in which the capture saw them; what the ops do inside (collectives,
 local kernels) goes to the dispatcher's hook, which records the rank's own tape. Ops that the program does not have
-(models look at real masks, and not at fake ones) run as DTensor would run them. Where a kernel cannot run on its part,
-and for random numbers, the op runs on whole tensors on every rank: right, at the price of memory, and listed.
+(models look at real masks, and not at fake ones; steps go by numbers) run by DTensor's rules. Where there is none, or none that
+is right, where a kernel cannot run on its part, and for random numbers, the op runs on whole tensors on every rank: right, at
+the price of memory, and listed.
 """
 
 from __future__ import annotations

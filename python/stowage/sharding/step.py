@@ -359,7 +359,7 @@ def shard(
 
     Call it under torchrun, on each rank with the same model and the same arguments (the whole batch). The first call
     plans: rank 0 solves, all get the same plan; parameters and optimizer state are cut to their parts in place, so that
-    the model holds DTensors. To plan, its Python runs twice over tensors without memory; what that changes in Python is put back,
+    the model holds DTensors. To plan, its Python runs twice or more over tensors without memory; what that changes in Python is put back,
     and Unsupported is raised where it cannot be.
 
     Args:
