@@ -268,14 +268,23 @@ void bind_recorder(nb::module_& m) {
       .def(
           "finish",
           [](rt::Recorder& r, const std::vector<Address>& returned, bool keep, const std::vector<Address>& replaced,
-             const std::vector<int>& dropped, const std::vector<TapeHandle>& earlier) {
+             const std::vector<int>& dropped, const std::vector<TapeHandle>& earlier,
+             const std::vector<std::int32_t>& returned_numbers, const std::vector<int>& until_next) {
             std::vector<std::shared_ptr<rt::Tape>> tapes;
             for (const TapeHandle& tape : earlier) tapes.push_back(tape.tape);
-            return TapeHandle{
-                r.finish(tensors_at(returned), keep, tensors_at(replaced), {dropped.begin(), dropped.end()}, tapes)};
+            std::set<rt::TapeOpId> numbers;
+            for (const std::int32_t op : returned_numbers) numbers.insert(rt::TapeOpId(op));
+            return TapeHandle{r.finish(tensors_at(returned), keep, tensors_at(replaced),
+                                       {dropped.begin(), dropped.end()}, tapes, numbers,
+                                       {until_next.begin(), until_next.end()})};
           },
           "returned"_a, "keep"_a = false, "replaced"_a = std::vector<Address>(), "dropped"_a = std::vector<int>(),
-          "earlier"_a = std::vector<TapeHandle>(),
+          "earlier"_a = std::vector<TapeHandle>(), "returned_numbers"_a = std::vector<std::int32_t>(),
+          "until_next"_a = std::vector<int>(),
           "replaced: lasting tensors that the step has read, and put others in their places. dropped: positions of "
-          "inputs that are gone before a planned call runs. earlier: recordings of the same step.");
+          "inputs that are gone before a planned call runs. earlier: recordings of the same step. returned_numbers: "
+          "ops "
+          "that tell a number of which the step makes nothing but what it returns. until_next: positions in returned, "
+          "of what "
+          "is gone before any part of the next planned call runs.");
 }

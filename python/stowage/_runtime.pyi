@@ -309,9 +309,9 @@ class Recorder:
 
     def survivors(self, arg: Sequence[int], /) -> list[str]: ...
 
-    def finish(self, returned: Sequence[int], keep: bool = False, replaced: Sequence[int] = [], dropped: Sequence[int] = [], earlier: Sequence[Tape] = []) -> Tape:
+    def finish(self, returned: Sequence[int], keep: bool = False, replaced: Sequence[int] = [], dropped: Sequence[int] = [], earlier: Sequence[Tape] = [], returned_numbers: Sequence[int] = [], until_next: Sequence[int] = []) -> Tape:
         """
-        replaced: lasting tensors that the step has read, and put others in their places. dropped: positions of inputs that are gone before a planned call runs. earlier: recordings of the same step.
+        replaced: lasting tensors that the step has read, and put others in their places. dropped: positions of inputs that are gone before a planned call runs. earlier: recordings of the same step. returned_numbers: ops that tell a number of which the step makes nothing but what it returns. until_next: positions in returned, of what is gone before any part of the next planned call runs.
         """
 
 class NodeHooks:

@@ -148,7 +148,8 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
 // other is a read: in each call the step's Python waits for it (numbers.h).
 class HostSlices {
  public:
-  explicit HostSlices(Tape& tape) : tape_(tape), writers_(writers_by_block(tape)) {}
+  HostSlices(Tape& tape, const std::set<TapeOpId>& returned)
+      : tape_(tape), writers_(writers_by_block(tape)), returned_(returned) {}
 
   bool settle() {
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
@@ -187,9 +188,10 @@ class HostSlices {
     return false;
   }
 
-  // A number that Python waits for, in each call.
+  // A number that Python waits for, in each call, or one that it only returns.
   bool read(std::int32_t index, const std::string& why_not) {
-    if (!tape_.below_autograd) return refuse(tape_.ops[static_cast<std::size_t>(index)], why_not);
+    if (!tape_.below_autograd && !returned_.contains(TapeOpId(index)))
+      return refuse(tape_.ops[static_cast<std::size_t>(index)], why_not);
     tape_.reads.emplace_back(index);
     return true;
   }
@@ -257,14 +259,14 @@ class HostSlices {
     guard.overwritten = std::ranges::any_of(guard.origins, [&](BlockId id) { return !writers_[id.index()].empty(); });
   }
 
-  // Outside of the optimizers a number must be known before the step runs: from constants, or worked out anew before
-  // each call (data_guards.h).
+  // Outside of the optimizers a number by which Python may go must be known before the step runs: from constants, or worked
+  // out anew before each call (data_guards.h).
   bool decision(std::int32_t index) {
     TapeOp& op = tape_.ops[static_cast<std::size_t>(index)];
     std::vector<BlockId> blocks;
     for_each_access(tape_, op, [&](BlockId block, Access) { blocks.push_back(block); });
     const Origins from = origins(blocks, index);
-    if (!from.known_before) {
+    if (!from.known_before || returned_.contains(TapeOpId(index))) {
       const std::string what = reads_scalar(op.handle) ? "Tensor.item()" : full_name(op.handle);
       return read(index, what + " inside the step: control flow or numbers that depend on data");
     }
@@ -360,6 +362,7 @@ class HostSlices {
 
   Tape& tape_;
   std::vector<std::vector<std::int32_t>> writers_;
+  const std::set<TapeOpId>& returned_;
   std::vector<DataGuard> guards_;
   std::string clash_;
 };
@@ -414,14 +417,15 @@ void settle_filled(Tape& tape, const std::vector<FilledInside>& filled) {
   }
 }
 
-void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake) {
+void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake,
+                 const std::set<TapeOpId>& returned_numbers) {
   tape.fake = fake;
   if (fake) {
     settle_fakes(tape);
   } else if (!settle_constants(tape, names, host_filled)) {
     return;
   }
-  if (!HostSlices(tape).settle()) return;
+  if (!HostSlices(tape, returned_numbers).settle()) return;
   settle_kinds(tape);
 }
 

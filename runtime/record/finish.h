@@ -31,7 +31,9 @@ struct FilledInside {
 // These become constants that Python makes: where it runs again, over shells, they are filled again.
 void settle_filled(Tape& tape, const std::vector<FilledInside>& filled);
 
-// Settles roles and kinds. Sets tape.refusal when the step turns out to be unreplayable.
-void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake);
+// Settles roles and kinds. Sets tape.refusal when the step turns out to be unreplayable. `returned_numbers`: of the ops that
+// tell a number, those of which Python makes nothing but what the step returns.
+void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake,
+                 const std::set<TapeOpId>& returned_numbers);
 
 }  // namespace stowage::runtime

@@ -556,7 +556,8 @@ std::vector<at::Tensor> Recorder::found_anew(const std::vector<std::shared_ptr<T
 
 std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, bool keep,
                                        const std::vector<at::Tensor>& replaced, const std::set<int>& dropped,
-                                       const std::vector<std::shared_ptr<Tape>>& earlier) {
+                                       const std::vector<std::shared_ptr<Tape>>& earlier,
+                                       const std::set<TapeOpId>& returned_numbers, const std::set<int>& until_next) {
   note_found();
   for (const at::Tensor& tensor : returned) tape_->returned.push_back(slot_of(tensor));
   for (const BlockId block : keep ? surviving_blocks(returned) : std::vector<BlockId>()) {
@@ -568,8 +569,9 @@ std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, 
   if (tape_->refusal.empty()) settle_filled(*tape_, host_fills_.inside());
   draws_.part_from_made();
   tape_->settle_moved();
-  if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_fills_.by_python(), options_.fake);
+  if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_fills_.by_python(), options_.fake, returned_numbers);
   settle_dropped(returned, dropped);
+  for (const int i : until_next) tape_->until_next.at(static_cast<std::size_t>(i)) = true;
   let_go_of_untouched();
   return std::move(tape_);
 }

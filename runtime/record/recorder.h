@@ -93,10 +93,12 @@ class Recorder final : public Interceptor {
 
   // Hands over the finished tape. `returned`: tensors to hand out after every replay. `keep`: the survivors as well.
   // `earlier`: recordings of the same step. `dropped`: positions of inputs that the step lets
-  // go of unread: where no part of a planned call runs before that, they take no room in it.
+  // go of unread: where no part of a planned call runs before that, they take no room in it. `returned_numbers`:
+  // see finish_tape(). `until_next`: of `returned`, what is gone before any part of the next planned call runs.
   std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned, bool keep,
                                const std::vector<at::Tensor>& replaced, const std::set<int>& dropped,
-                               const std::vector<std::shared_ptr<Tape>>& earlier);
+                               const std::vector<std::shared_ptr<Tape>>& earlier,
+                               const std::set<TapeOpId>& returned_numbers, const std::set<int>& until_next);
 
   // After stop(): puts back what the step has written so far to tensors that it has found, and the generator. False
   // where that was not kept: the tape is refused, the machine is short of memory, an eager budget has copies of its

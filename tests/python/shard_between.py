@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import tempfile
 
 import pytest
@@ -89,6 +90,62 @@ def gradients_that_are_put_there_before_the_call(rank, size):
                 p.grad = torch.ones_like(p) * 0.1
 
     _same(size, act, calls=12)
+
+
+_GRADIENTS = {  # what lets them go: in the step, before or behind it
+    "first": lambda o: (lambda: o.zero_grad(), lambda: o.step(), lambda: None),
+    "last": lambda o: (lambda: None, lambda: (o.step(), o.zero_grad()), lambda: None),
+    "between": lambda o: (lambda: None, lambda: o.step(), lambda: o.zero_grad()),
+    "zeros": lambda o: (lambda: o.zero_grad(set_to_none=False), lambda: o.step(), lambda: None),
+    "update outside": lambda o: (lambda: o.zero_grad(), lambda: None, lambda: o.step()),
+    "all outside": lambda o: (lambda: None, lambda: None, lambda: (o.step(), o.zero_grad())),
+}
+
+
+def _training_with(kind: str, holds: bool, log: list):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(7, 9), nn.GELU(), nn.Linear(9, 5)).double()
+    before, behind, between = _GRADIENTS[kind](torch.optim.AdamW(model.parameters(), lr=0.05))
+
+    def train_step(x, y):
+        before()
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        behind()
+        return loss.detach()
+
+    def after():
+        grads = [p.grad for p in model.parameters()]
+        log.append([None if g is None else getattr(g, "full_tensor", lambda g=g: g)().clone() for g in grads])
+        if holds and len(log) > 1:
+            log[-1] += log[-2][-len(grads) :]  # as they are now
+        if holds:
+            log[-1] += grads
+        between()
+
+    return model, train_step, after
+
+
+def gradients_are_there_between_the_calls(rank, size):
+    """Those of one process, who holds them longer has them, and an optimizer outside of the step finds them."""
+    for kind, (holds, plan) in itertools.product(_GRADIENTS, ((False, None), (True, zero_plan))):
+        logs, ends = [], []
+        for sharded in (False, True):
+            logs.append([])
+            model, step, after = _training_with(kind, holds, logs[-1])
+            if sharded:
+                step = stowage.shard(step, (size,), plan=plan)
+            for batch in mlp_batches(10):
+                step(*batch)
+                after()
+            ends.append([p.full_tensor() if sharded else p.detach() for p in model.parameters()])
+        for i, (a, b) in enumerate(zip([*logs[0], ends[0]], [*logs[1], ends[1]], strict=True)):
+            for x, y in zip(a, b, strict=True):
+                assert (x is None) == (y is None), f"{kind}, call {i}"
+                if x is not None:
+                    y = getattr(y, "full_tensor", lambda y=y: y)()
+                    assert (x - y).abs().max().item() < 1e-9, f"{kind}, call {i}, {holds=}"
+        assert step.stats()["planned_steps"] > 2, f"{kind}, {holds=}: {step.stats()}"
 
 
 def a_state_that_is_loaded_after_prepare(rank, size):

@@ -100,9 +100,10 @@ class Pair:
             assert (p - q.full_tensor()).abs().max().item() <= tolerance, name
 
     def compare_gradients(self, tolerance: float) -> int:
-        """How many there were. A planned step drops them, as the next zero_grad() would."""
+        """How many there are."""
         found = 0
         for (name, p), (_, q) in zip(self.alone.named_parameters(), self.model.named_parameters(), strict=True):
+            assert (p.grad is None) == (q.grad is None), name + ".grad"
             if p.grad is not None and q.grad is not None:
                 assert (p.grad - q.grad.full_tensor()).abs().max().item() <= tolerance, name + ".grad"
                 found += 1

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from shard_pair import mlp_batches, zero_plan
+from shard_pair import columns_plan, mlp_batches, zero_plan
 from torch import nn
+from torch.utils._pytree import tree_leaves as flatten
 
 import stowage
 
@@ -209,6 +211,59 @@ def numbers_that_are_read_are_those_of_one_process(rank, size):
             except Exception as error:
                 wrong.append(f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
     assert not wrong, "\n".join(wrong)
+
+
+def _named(model, optimizer, seen, x, y):
+    out = model(x)
+    loss = (out - y).square().mean()
+    right = (out.argmax(1) == y.argmax(1)).sum().item()
+    _learn(optimizer, loss)
+    return {"loss": loss.item(), "right": right, "out": out.detach(), "rows": len(x)}
+
+
+def _asked_for(loss):
+    return float(loss)
+
+
+def _by_another_function(model, optimizer, seen, x, y):
+    loss = _loss(model, x, y)
+    _learn(optimizer, loss)
+    return _asked_for(loss)
+
+
+def _before_the_update(model, optimizer, seen, x, y):
+    """Of parameters, of a part's own sum, and of an argument."""
+    loss = (model(x) - y).square().mean()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5).item()
+    weight = model[0].weight.abs().max().item()
+    optimizer.step()
+    return loss.detach(), norm, weight, x.sum().item(), bool(model[0].bias.detach().sum() > 0)
+
+
+def _kept_too(model, optimizer, seen, x, y):
+    loss = _loss(model, x, y)
+    _learn(optimizer, loss)
+    number = loss.item()
+    seen.append(round(number, 9))
+    return number
+
+
+def numbers_that_are_only_returned_are_replayed(rank, size):
+    bodies = (_returned, _named, _by_another_function, _before_the_update, _kept_too, _logarithm)
+    for body, plan in itertools.product(bodies, (zero_plan, columns_plan, None)):
+        (theirs, alone, read), (mine, step, read_here) = _made(body)(), _made(body)()
+        step = stowage.shard(step, (size,), plan=plan)
+        for batch in mlp_batches(9):
+            expected, result = flatten(alone(*batch)), flatten(step(*batch))
+            assert [type(v) for v in expected] == [type(v) for v in result]
+            for a, b in zip(expected, result, strict=True):
+                torch.testing.assert_close(torch.as_tensor(b), torch.as_tensor(a), rtol=1e-9, atol=1e-9)
+        assert read == read_here
+        for a, b in zip(theirs.parameters(), mine.parameters(), strict=True):
+            assert (a - b.full_tensor()).abs().max().item() < 1e-9
+        planned = body not in (_kept_too, _logarithm)
+        assert (step.stats()["planned_steps"] > 2) == planned, f"{body.__name__}: {step.stats()}"
 
 
 def what_planning_cannot_guess_is_refused_by_the_line(rank, size):

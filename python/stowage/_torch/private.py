@@ -415,6 +415,14 @@ def make_dtensor(local: torch.Tensor, mesh, placements, shape, stride) -> DTenso
     return DTensor(local, spec, requires_grad=False)
 
 
+def dtensor_like(tensor: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Of a rank's part, a DTensor that lies as this one; of any other tensor itself."""
+    spec = getattr(tensor, "_spec", None)
+    if spec is None:
+        return lambda part: part
+    return lambda part: make_dtensor(part, spec.mesh, spec.placements, spec.shape, spec.stride)
+
+
 def local_shape(shape, mesh, placements) -> tuple:
     """Of this rank's part."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset

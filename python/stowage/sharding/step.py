@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from stowage import _runtime
 from stowage._torch.private import flatten, foreign_mode, tree_map, unflatten
+from stowage._torch.subclasses import heard
 from stowage.errors import Error, Infeasible, Unsupported
 from stowage.sharding.arguments import as_plan, refuse_wrong_arguments
 from stowage.sharding.capture import capture_program
@@ -43,7 +44,7 @@ from stowage.step.replay.room import Room
 from stowage.step.replay.step_plan import StepOptions
 from stowage.step.signature.signature import signature
 
-_EAGER, _RECORD, _REHEARSE, _PLANNED = range(4)
+_EAGER, _RECORD, _REHEARSE, _PLAN_ANEW, _PLANNED = range(5)  # what the ranks do: the least that one of them wishes
 
 
 class _Entry(SignatureState):
@@ -85,7 +86,6 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         self._latest: _Entry | None = None
         self._modules: list[torch.nn.Module] | None = None
         self._room = Room(_runtime.Arena(), _runtime.Host("", 0, link_gbps or 0.0), link_gbps, "memory")
-        self._absent_grads: frozenset[int] = frozenset()
 
     # ---- Calling
 
@@ -185,7 +185,6 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         self._split_state().put_together()
         self._state = self._mode = None
         self._entries.clear()
-        self._absent_grads = frozenset()
         return self._take(program, text, key, World(self._fn))
 
     def _next_text(self, needed: int) -> str:
@@ -201,21 +200,28 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         replay = entry.replay
         assert replay is not None
         bound = replay.inputs(inputs)
-        with replay.host_state(always_back=wish == _REHEARSE) as undo:
+        rehearsal = None
+        with replay.host_state() as undo:
             try:
                 replay.match(bound)
             except Mismatch:
                 wish = _RECORD
             agreed = self._ranks.agree(wish, key)
-            if agreed < _REHEARSE:
-                undo.now()
-            elif agreed == _PLANNED:
+            if agreed in (_REHEARSE, _PLANNED):
+                replay.let_go()
+            if agreed == _PLANNED:
                 return self._planned(replay, bound)
-            else:
+            if agreed == _REHEARSE:
                 rehearsal = replay.rehearse_matched(bound)
-        if agreed < _REHEARSE:
-            return self._record(entry, args, kwargs, inputs) if agreed == _RECORD else self._eager(entry, args, kwargs)
-        return self._rehearsed(entry, rehearsal, args, kwargs, inputs)
+            undo.now()
+        if rehearsal is not None:
+            return self._rehearsed(entry, rehearsal, args, kwargs, inputs)
+        if agreed == _RECORD:
+            return self._record(entry, args, kwargs, inputs)
+        if agreed == _PLAN_ANEW:
+            with self._planning(entry):
+                replay.part_from_results()
+        return self._eager(entry, args, kwargs)
 
     def _wish(self, entry: _Entry, inputs: list[torch.Tensor]) -> int:
         # In its first call the ranks agree which ops run on parts: no recording sees that
@@ -224,7 +230,9 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         replay = entry.replay
         changed = "what it reads" if replay is None else replay.changed(inputs)
         if replay is not None and not changed:
-            return _PLANNED if replay.trusted else _REHEARSE
+            if not replay.trusted:
+                return _REHEARSE
+            return _PLAN_ANEW if replay.should_part_from_results else _PLANNED
         if not entry.recorded_too_often():
             return _RECORD
         self._refuse_changing(entry, changed)
@@ -243,7 +251,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
             args, kwargs = tree_map(spread, args), tree_map(spread, kwargs)
             entry.ops.begin(split.names(), [t for t in flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)])
             with mode.running(), what_is_held_explained():
-                result = self._fn(*args, **kwargs)
+                result = heard(self._fn, args, kwargs)
                 with mode.aside(), torch.no_grad():
                     leaves, spec = flatten(result)
                     return unflatten([split.gathered(leaf) for leaf in leaves], spec)
@@ -252,9 +260,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
 
     def _eager(self, entry: _Entry, args: tuple, kwargs: dict) -> Any:
         with self._tally.eager_call(), self._split_state().watching():
-            result = self._distributed(entry)(*args, **kwargs)
-        self._absent_grads = frozenset()
-        return result
+            return self._distributed(entry)(*args, **kwargs)
 
     def _record(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         with self._tally.eager_call():
@@ -263,15 +269,12 @@ class ShardedStep(LifeCycle, CheckpointMixin):
                 args,
                 kwargs,
                 inputs,
-                absent_grads=self._absent_grads,
                 world=ShardedWorld(self._fn, self._split_state()),
+                step=self._fn,
             )
-        self._absent_grads = frozenset()
         entry.recorded()
         result = recording.result
         entry.replay = None
-        if recording.gradients.returned and not recording.refusal:
-            recording.refusal, recording.unsettled = "gradients that were None stay after the step", True
         if not recording.refusal and self._mode is not None and self._mode.uses_old_gradients:
             recording.refusal, recording.unsettled = (
                 "it adds to gradients of earlier calls, or uses them otherwise",
@@ -309,7 +312,6 @@ class ShardedStep(LifeCycle, CheckpointMixin):
 
     def _planned(self, replay: Replay, inputs: list[int]) -> Any:
         result = self._tally.planned_call(replay.run_matched, inputs)
-        self._absent_grads = frozenset(id(p) for p in replay.recording.gradients.cleared)
         self._tally.account(replay.last_run)
         return result
 

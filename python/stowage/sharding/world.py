@@ -221,6 +221,7 @@ class ShardedWorld(World):
     """What a sharded step sees."""
 
     distributed = True
+    deaf = (*World.deaf, DTensor)
 
     def __init__(self, fn: Any, state: ShardedState):
         super().__init__(fn)

@@ -371,7 +371,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         self._latest = replay
         replay.planned_calls += 1
         self._tally.account(replay.last_run)
-        if self._room.arena.results_outlive:
+        if replay.should_part_from_results:
             with self._planning(entry):
                 replay.part_from_results()
 

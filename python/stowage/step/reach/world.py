@@ -46,6 +46,10 @@ class World:
     """Everything reachable from ``fn``, and from what it is given, found once."""
 
     distributed = False  # parameters are DTensors
+    deaf: tuple[type, ...] = (
+        torch.Tensor,
+        torch.nn.Parameter,
+    )  # classes that do not hear what Python asks their tensors
 
     def __init__(self, fn: Any, given: Iterable[Any] = ()):
         """given: objects among the arguments, and the classes of others (signature())."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch._C import TensorBase
 
-from stowage._torch.private import address, storage_address
+from stowage._torch.private import address, dtensor_like, storage_address
 from stowage.step.guards.found import Fading
 from stowage.step.reach.parts import metadata, parts
 from stowage.step.reach.world import World
@@ -22,12 +22,14 @@ class Gradients:
     given: those that the step works with as it finds them (adds to, scales, reads); they come with each call like
     arguments. absent: None when the step began: it makes one, and may let go of it, or no other call may find one, as
     an optimizer would use it. cleared: set to None, or replaced, by the step without a look at it.
-    returned: the step leaves one that it has made; ``slots``: its position among all that the step returns.
+    returned: the step leaves one that it has made; ``slots``: its position among all that the step returns; ``forms``: what
+    makes the .grad of the tensor that a plan hands out.
     gone: None when the step ends, a tensor when it began. lasting: the .grad lies in memory that the step also reaches
     otherwise, such as one flat buffer for all gradients: that tensor is needed. present: a tensor when the step began, which
     no operator reads: known where the user's Python may have asked whether there is one. dropped: positions of inputs, the
     .grad of ``cleared`` whose memory nobody else has: where no part of a planned call runs before they are gone, they take
-    no room in it.
+    no room in it. until_next: of ``returned``, those of a sharded step that are gone before any part of the next planned call
+    runs; of others, the recorder sees it.
     """
 
     given: list[tuple[torch.Tensor, tuple]] = field(default_factory=list)  # and what the .grad looked like
@@ -35,10 +37,12 @@ class Gradients:
     cleared: list[torch.Tensor] = field(default_factory=list)
     returned: list[torch.Tensor] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
+    forms: list[Callable[[torch.Tensor], torch.Tensor]] = field(default_factory=list)
     gone: list[torch.Tensor] = field(default_factory=list)
     lasting: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # and its .grad
     present: list[torch.Tensor] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
+    until_next: list[int] = field(default_factory=list)
     set_by_python: bool = False  # some .grad, to a tensor that no operator of the step has made
     # Whose .grad come after the arguments; None: any tensor will do
     inputs: list[torch.Tensor | None] = field(default_factory=list)
@@ -78,21 +82,10 @@ def sort_gradients(
     inputs: int,
     before: list[tuple],
     given: list[torch.Tensor],
-    absent_grads: frozenset[int],
 ) -> Gradients:
     """What has become of each .grad. ``inputs``: how many tensors come before those of ``given``; ``before``: each
     parameter and its .grad when the step began."""
     found = Gradients()
-    if world.distributed:  # DTensors: what the step throws away in its next call is not handed out
-        for p, grad in before:
-            had = grad is not None or id(p) in absent_grads
-            if not had:
-                found.absent.append(p)
-            if had and (p.grad is None or recorder.made_in_step(address(p.grad))):
-                found.cleared.append(p)
-            elif not had and p.grad is not None:
-                found.returned.append(p)
-        return found
     touched = recorder.touched_inputs()
     position = {id(p): i for i, p in enumerate(given, start=inputs)}
     used = {key: i in touched for key, i in position.items()}
@@ -110,11 +103,14 @@ def sort_gradients(
                 found.lasting.append((p, grad))
             if p.grad is not grad:
                 found.cleared.append(p)
+                if made and world.distributed:
+                    found.until_next.append(len(found.returned))
                 if position.get(id(p)) in let_go and not lasting and _alone_in_its_storage(grad, sharing):
                     found.dropped.append(position[id(p)])
             found.present.append(p)
         if made:
             found.returned.append(p)
+            found.forms.append(dtensor_like(p.grad))
         elif p.grad is None and grad is not None:
             found.gone.append(p)
         elif p.grad is not None and p.grad is not grad:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+import types
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from stowage import _runtime
 from stowage._torch.private import address, heard_by, is_fake
 from stowage._torch.replaced import meant
+from stowage.errors import PACKAGE_FOLDER
 from stowage.step.record import tensor_of
 from stowage.step.record.content import (
     ARRAYS,
@@ -102,12 +104,30 @@ class _Arrays:
         return self._written or any(same.tobytes() != was for _, same, was in self._held.values())
 
 
+def _asking_frame() -> types.FrameType:
+    """The one whose call has come to HostReads, past other modes of ours that heard of it first."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_name == "__torch_function__" and frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return frame
+
+
 class HostReads(TorchFunctionMode):
     """While a step is recorded."""
 
-    def __init__(self, recorder: Any, whole_contents: bool, step: Callable, arguments: Iterable[torch.Tensor] = ()):
+    def __init__(
+        self,
+        recorder: Any,
+        whole_contents: bool,
+        step: Callable,
+        arguments: Iterable[torch.Tensor] = (),
+        numbers_of: tuple[type, ...] = (),
+    ):
+        """``step``: the user's function. ``numbers_of``: classes of tensors, of whose numbers it is noted what becomes of them."""
         self._recorder = recorder
         self._step = step
+        self._numbers_of = numbers_of
         self._arguments = {id(t) for t in arguments}
         self._whole_contents = whole_contents
         self._arrays = _Arrays()
@@ -127,11 +147,12 @@ class HostReads(TorchFunctionMode):
                 self._recorder.fills(False)
         elif name in TOLD and is_read(name, args):
             return self._told(func, name, args, kwargs or {})
-        elif name in NAMES and self._whole_contents and args and not kwargs:
+        elif name in NAMES and args and not kwargs and type(args[0]) in self._numbers_of:
             value = func(*args)
             if told_of is getattr(torch._C.TensorBase, name):
-                asked = number(self._recorder.latest_op(), name, args[0], value, sys._getframe(1), self._step)
-                self.numbers.append(asked)
+                self.numbers.append(
+                    number(self._recorder.latest_op(), name, args[0], value, _asking_frame(), self._step)
+                )
             return value
         elif name == "__format__" and is_shown(args):
             return heard_by(self, lambda: object.__format__(*args))

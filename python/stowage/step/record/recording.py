@@ -35,6 +35,7 @@ from stowage.step.record.gradients import Gradients, declare_gradients, sort_gra
 from stowage.step.record.host_reads import PAST_THE_DISPATCHER, HostReads
 from stowage.step.record.other_threads import WRITTEN_MEANWHILE, Listener
 from stowage.step.record.results import find_places, take_numbers, take_outputs
+from stowage.step.record.returned_numbers import returned_numbers
 from stowage.step.record.session import Session
 from stowage.step.record.shared_memory import shared_memory
 from stowage.step.signature.key_values import Value
@@ -99,7 +100,6 @@ def record(
     inputs: list[torch.Tensor],
     *,
     fake: bool = False,
-    absent_grads: frozenset[int] = frozenset(),
     world: World | None = None,
     within: contextlib.AbstractContextManager | None = None,
     replaced: Sequence[Place] = (),
@@ -109,19 +109,20 @@ def record(
     regions: compiled_regions.Regions | None = None,
     objects: Sequence[Any] = (),
     passing: Passing | None = None,
+    step: Callable | None = None,
 ) -> Recording:
     """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept
     then.
 
     inputs: the tensors among the arguments, in the order in which replays will pass them.
-    absent_grads: of a sharded step, ids of parameters whose .grad is None only because a planned step has just dropped
-    it. world: what the function sees, when that is more than can be found from ``fn``.
+    world: what the function sees, when that is more than can be found from ``fn``.
     within: the block that it runs in; an eager budget is entered nowhere else.
     replaced: what an earlier recording has found (Recording.replaced).
     anew: names of World.tensors under which calls find other tensors.
     earlier: tapes of the same step. keeps: does it keep tensors beyond its end, as far as is known?
     regions: what is known of it; what is found is put there.
     objects: among the arguments, that ``world`` has been given. passing: what comes anew with this call.
+    step: the user's function, where ``fn`` is another, which calls it by heard().
     """
     if _runtime.budget_active() and not fake:
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
@@ -137,7 +138,6 @@ def record(
             kwargs,
             inputs,
             world,
-            absent_grads,
             within,
             list(replaced),
             anew,
@@ -146,6 +146,7 @@ def record(
             regions or compiled_regions.Regions(),
             objects,
             passing or Passing(),
+            step or fn,
         )
         recording.catches_values = world.catches_from(around)
         return recording
@@ -234,7 +235,6 @@ def _record(
     kwargs: dict,
     inputs: list[torch.Tensor],
     world: World,
-    absent_grads: frozenset[int],
     within: contextlib.AbstractContextManager | None,
     replaced: list[Place],
     anew: frozenset[str],
@@ -243,6 +243,7 @@ def _record(
     regions: compiled_regions.Regions,
     objects: Sequence[Any],
     passing: Passing,
+    step: Callable,
 ) -> Recording:
     met = tuple(passing.met)
     replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
@@ -280,8 +281,9 @@ def _record(
     nodes = _runtime.NodeHooks(addresses([*world.parameters(), *(t for _, t in world.tensors)]))
     node_hooks = nodes.now()
     session = Session(recorder, world, [p for p, grad in before if grad is not None])
-    whole = not world.distributed and not any(is_fake(t) for t in inputs)
-    host_reads = HostReads(recorder, whole, fn, arguments)
+    fakes = any(is_fake(t) for t in inputs)
+    whole = not world.distributed and not fakes
+    host_reads = HostReads(recorder, whole, step, arguments, () if fakes else world.deaf)
     undo = _Undo(recorder, world, inputs)
     versions = [(name, t, t._version) for name, t in world.tensors if whole and not t.is_inference()]
     try:
@@ -326,7 +328,7 @@ def _record(
     if recording.sets and world.distributed:
         recorder.refuse(f"the step changes {recording.sets} by itself")
     leaves = take_outputs(recording, recorder, args, kwargs)
-    recording.gradients = sort_gradients(recorder, world, len(inputs), before, given, absent_grads)
+    recording.gradients = sort_gradients(recorder, world, len(inputs), before, given)
     returned = [*leaves, *(p.grad for p in recording.gradients.returned if p.grad is not None)]
     find_places(recording, recorder, returned, arguments)
     if not recorder.refusal:
@@ -336,12 +338,15 @@ def _record(
     if never := [reason for reason in world.guard.blind if reason.startswith(NEVER_PLANNED)]:
         recorder.refuse(f"the step {never[0]}")
     of_leaves = [(t, grad) for t, grad in of_leaves if recorder.touches(address(grad))]
+    numbers = returned_numbers(host_reads.numbers, result)
     tape = recorder.finish(
         addresses(returned),
         keep=bool(recording.keeps),
         replaced=addresses(_found_anew(recording, fn, objects, anew)),
         dropped=recording.gradients.dropped,
         earlier=earlier,
+        returned_numbers=list(numbers),
+        until_next=[len(leaves) + i for i in recording.gradients.until_next],
     )
     if not tape.finds:  # else those that calls find anew come like arguments
         recording.gradients.lasting += of_leaves
@@ -361,7 +366,7 @@ def _record(
             if recording.over_arrays:
                 recording.remembers = recording.remembers or "a tensor lies over an array among its arguments"
     recording.inputs = []
-    take_numbers(recording, tape.reads, host_reads.numbers)
+    take_numbers(recording, tape.reads, numbers)
     if not recording.refusal:
         recording.tape = tape
         recording.output_forms = [(t.dtype, t.device) for t in returned]

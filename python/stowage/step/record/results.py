@@ -24,7 +24,6 @@ import torch
 
 from stowage import _runtime
 from stowage._torch.private import address, flatten, is_fake
-from stowage.step.record.returned_numbers import Number, returned_as
 
 _PLAIN = {int, bool, str, bytes, type(None)}
 _CONSTANT = _PLAIN | {float, complex, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format}
@@ -56,16 +55,12 @@ def take_outputs(recording: Any, recorder: Any, args: tuple, kwargs: dict) -> li
     return tensors
 
 
-def take_numbers(recording: Any, reads: Iterable[int], numbers: Iterable[Number]) -> None:
-    """``numbers``: for which the step has asked. ``reads``: the ops that tell what it makes, known once it is recorded."""
+def take_numbers(recording: Any, reads: Iterable[int], numbers: dict[int, tuple[list[int], type]]) -> None:
+    """``reads``: the ops that tell what the step makes, known once it is recorded. ``numbers``: returned_numbers()."""
     left: set[int] = set(reads)
-    kinds: dict[int, tuple[int, type]] = {}
-    for number in numbers:
-        leaves = returned_as(number, recording.result)
-        if leaves is not None and number.op in left:
-            left.remove(number.op)
-            kinds |= {leaf: (number.op, type(number.value)) for leaf in leaves}
-    recording.reads, recording.output_numbers = bool(left), kinds
+    returned = {op: found for op, found in numbers.items() if op in left}
+    kinds = {leaf: (op, kind) for op, (leaves, kind) in returned.items() for leaf in leaves}
+    recording.reads, recording.output_numbers = left != returned.keys(), kinds
     for leaf, value in enumerate(recording.output_leaves):
         if leaf in kinds:
             recording.output_leaves[leaf] = None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,13 +47,19 @@ class Number:
 
 
 def number(op: int, name: str, tensor: torch.Tensor, value: Any, asked: types.FrameType, step: Any) -> Number:
-    """``value``: what ``name``, of NAMES, gives of ``tensor``, called in the frame ``asked``, within a call of ``step``."""
-    # A subclass would hear of the question
-    known = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.dtype in _DTYPES.get(type(value), ())
+    """``value``: what ``name``, of NAMES, gives of ``tensor``, called in the frame ``asked``, within a call of ``step`` by heard().
+    The tensor's class has not heard of the question."""
+    known = tensor.dtype in _DTYPES.get(type(value), ())
     return Number(op, value, _ways(name, asked, step) if known else None)
 
 
-def returned_as(number: Number, result: Any) -> list[int] | None:
+def returned_numbers(numbers: Iterable[Number], result: Any) -> dict[int, tuple[list[int], type]]:
+    """By op of the tape: which leaves of the step's result are the number that it tells, and their class."""
+    found = ((number, _returned_as(number, result)) for number in numbers)
+    return {number.op: (leaves, type(number.value)) for number, leaves in found if leaves is not None}
+
+
+def _returned_as(number: Number, result: Any) -> list[int] | None:
     """Which leaves of the step's result are this number; None where that is not sure, or more is made of it."""
     found = []
     for places in number.ways or ():
@@ -171,4 +178,4 @@ def _global(names: dict, name: str) -> Any:
     return names[name] if name in names else getattr(builtins, name, None)
 
 
-__all__ = ["NAMES", "Number", "number", "returned_as"]
+__all__ = ["NAMES", "Number", "number", "returned_numbers"]

@@ -78,7 +78,7 @@ class Session:
         for p in self.world.parameters():
             if p.grad is None and id(p) in self._given:
                 event.absent.append(p)
-            elif p.grad is not None and self.recorder.made_in_step(address(p.grad)):
+            elif p.grad is not None and (self.world.distributed or self.recorder.made_in_step(address(p.grad))):
                 event.gradients.append((p, self.recorder.slot_of(address(p.grad))))
         event.moved = [(p, self.recorder.slot_of(address(p))) for p in self.world.moved_parameters(optimizer)]
         self.events.append(event)

@@ -36,4 +36,4 @@ class Rehearsal:
 def _described(t: torch.Tensor) -> tuple:
     """Equal for tensors of the same shape, dtype and bytes (so a NaN equals itself)."""
     plain = TensorBase.detach(local_tensor(t)).resolve_conj().resolve_neg().contiguous()
-    return t.shape, t.dtype, _runtime.digest(address(plain))
+    return plain.shape, plain.dtype, _runtime.digest(address(plain))

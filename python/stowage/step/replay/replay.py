@@ -160,6 +160,11 @@ class Replay:
         anew, and is not trusted yet. Raises what plan() raises."""
         return self._is_new(self.planned.drop_replacements(why))
 
+    @property
+    def should_part_from_results(self) -> bool:
+        """Somebody had a result when its place in the arena was needed."""
+        return self.room.arena.results_outlive and self.planned.may_part_from_results
+
     def part_from_results(self) -> None:
         """See StepPlan. A plan that is made anew is not trusted yet."""
         if self._is_new(self.planned.part_from_results()):
@@ -282,8 +287,8 @@ class Replay:
             self.executor.hand_out(inputs, addresses(outputs))
             for p in self.gradients.gone:
                 p.grad = None
-            for p, slot in zip(self.gradients.returned, self.gradients.slots):
-                p.grad = outputs[slot]
+            for p, slot, form in zip(self.gradients.returned, self.gradients.slots, self.gradients.forms):
+                p.grad = form(outputs[slot])
             return outputs
 
         outputs = self._execute(inputs, finish)
@@ -321,8 +326,8 @@ class Replay:
 
     def match(self, inputs: list[int]) -> None:
         """Runs the optimizers' and schedulers' Python; their numbers go onto the tape. Raises Mismatch."""
-        for p in self.gradients.cleared:
-            p.grad = None
+        if not self.recording.world.distributed:
+            self.let_go()
         staying = [(p, p.grad) for p in (*self._keep_gradients, *self.gradients.present_elsewhere)]
         self.matcher.bind(inputs)
         for event in self.events:
@@ -344,6 +349,11 @@ class Replay:
             # What was set aside for an optimizer may be there again for the next one, and at the end
             for p, grad in staying:
                 p.grad = grad
+
+    def let_go(self) -> None:
+        """Of the gradients that the step finds and does not look at."""
+        for p in self.gradients.cleared:
+            p.grad = None
 
     def transaction(
         self,
@@ -372,17 +382,18 @@ class Replay:
             _runtime.uninterrupted(undo.now, error, undo.thread)
             raise
         finally:
-            self._let_go(others)
+            self._unbind(others)
 
-    def _let_go(self, others: Sequence[Replay]) -> None:
+    def _unbind(self, others: Sequence[Replay]) -> None:
         self.matcher.bind([])
         for replay in (self, *others):
             replay._memory = []
 
     @contextlib.contextmanager
-    def host_state(self, *, always_back: bool = False) -> Iterator[Undo]:
-        """transaction() as a block, for steps that are split over ranks. always_back: in any case."""
-        self.executor.reserve()
+    def host_state(self) -> Iterator[Undo]:
+        """transaction() as a block, for steps that are split over ranks; let_go() is called in it, once they agree."""
+        if not self.executor.has_staying_results:
+            self.executor.reserve()
         undo = Undo(self, (), False)
         try:
             yield undo
@@ -391,9 +402,7 @@ class Replay:
             _runtime.uninterrupted(undo.now, error, undo.thread)
             raise
         finally:
-            self._let_go(())
-        if always_back:
-            undo.now()
+            self._unbind(())
 
     # ---- With the user's own Python
 

@@ -154,11 +154,15 @@ class StepPlan:
             raise
         return True
 
+    @property
+    def may_part_from_results(self) -> bool:
+        return not self._asked_to_part and self.executor.has_staying_results
+
     def part_from_results(self) -> bool:
         """From now on no result stays in the arena, as somebody still has one when the arena is needed. True where the plan at
         hand has such results: it has been made anew. Where none does without within the budget, this one stays, and takes
         another arena whenever that is so."""
-        if self._asked_to_part or not self.executor.has_staying_results:
+        if not self.may_part_from_results:
             return False
         self._asked_to_part, self._results_stay = True, False
         try:

@@ -43,7 +43,7 @@ class Undo:
         self._runs = [(replay, replay.executor.runs) for replay in (began, *others)]
         # Not held meanwhile: all that the step does with them is to let them go
         cleared = {id(p) for p in began.gradients.cleared}
-        self._cleared = began.gradients.cleared
+        self._cleared = [] if world.distributed else began.gradients.cleared  # let_go() is the last that may fail there
         kept = [p for p in began.parameters if id(p) not in cleared]
         self._holders = Holders([*kept, *leaves_of(arguments)], world.counters(python))
         self._memory = [(place, place.get()) for place in began.recording.replaced]
