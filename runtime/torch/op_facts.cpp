@@ -223,9 +223,10 @@ bool changes_metadata(const c10::OperatorHandle& op) { return op.hasTag(at::Tag:
 bool writes_argument(const c10::OperatorHandle& op, std::size_t index) {
   const c10::Argument& argument = op.schema().arguments()[index];
   if (const c10::AliasInfo* alias = argument.alias_info(); alias != nullptr && alias->isWrite()) return true;
-  // Batch norm updates its running statistics in training without an annotation.
-  static constexpr std::array<std::string_view, 4> kBatchNorms = {"native_batch_norm", "cudnn_batch_norm",
-                                                                  "miopen_batch_norm", "_batch_norm_impl_index"};
+  // Norms update their running statistics in training without an annotation.
+  static constexpr std::array<std::string_view, 8> kBatchNorms = {
+      "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm",       "_batch_norm_impl_index",
+      "batch_norm",        "instance_norm",    "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts"};
   if (!in_aten(op)) return false;
   if (base_name(op) == "mkldnn_rnn_layer_backward")
     return argument.name() == "workspace";  // oneDNN works in it; strict="paranoid" has found it

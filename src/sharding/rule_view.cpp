@@ -147,13 +147,27 @@ bool untouched_dims(const UnitView& unit, const std::vector<int>& touched, OpRul
   return true;
 }
 
+// Pairs of what is added before and behind, the last dimension first. What is added at one end and cut off at the other
+// (F.pad(x, (1, -1))) moves all rows, and leaves the size as it is.
+std::vector<int> padded(const UnitView& unit) {
+  const std::size_t rank = unit.shape(0).size();
+  const auto pad = unit.integers("pad");
+  std::vector<int> touched;
+  for (std::size_t i = 0; i < pad.size(); ++i)
+    if (pad[i] != 0 && i / 2 < rank) touched.push_back(static_cast<int>(rank - 1 - i / 2));
+  return touched;
+}
+
 // Pads, flips, rolls, triangles: sizes may change along what is touched.
 bool partly(const UnitView& unit, OpRule& rule) {
   const std::size_t rank = unit.shape(0).size();
   std::vector<int> touched;
   if (unit.name == "tril" || unit.name == "triu") {
     touched = {static_cast<int>(rank) - 2, static_cast<int>(rank) - 1};
-  } else if (unit.name == "constant_pad_nd" || unit.name == "repeat") {
+  } else if (unit.name == "constant_pad_nd") {
+    if (unit.integers("pad").empty()) return false;
+    touched = padded(unit);
+  } else if (unit.name == "repeat") {
     const Shape out = unit.out_shape(0);
     const std::size_t fresh = out.size() - rank;
     if (fresh != 0) return false;

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import tempfile
 
 import pytest
 import torch
 import torch.distributed as dist
-from shard_pair import Pair, mlp_batches, step_of, zero_plan
+from shard_pair import Pair, columns_plan, mlp_batches, step_of, zero_plan
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 import stowage
 
@@ -178,6 +180,65 @@ def what_cannot_be_kept_up_is_refused(rank, size):
         with pytest.raises(stowage.Unsupported, match="has hooks of its own"):
             stowage.shard(step, (size,), plan=zero_plan)(*batch)
         assert type(model[0].weight) is nn.Parameter and type(model[0].weight.data) is torch.Tensor
+
+
+class _Norms(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into, self.batch = nn.Linear(7, 12), nn.BatchNorm1d(12)
+        self.instance = nn.InstanceNorm1d(3, affine=True, track_running_stats=True)
+        self.mix, self.out = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(12, 5)
+        self.register_buffer("mean", torch.zeros(12))
+
+    def forward(self, x):
+        h = self.batch(self.into(x.view(-1, 7)))
+        self.mean.mul_(0.9).add_(h.detach().mean(0), alpha=0.1)
+        h = self.instance(h.view(-1, 3, 4))
+        return self.out((h + self.mix(h, h, h, need_weights=False)[0]).flatten(1) + self.mean.view(-1))
+
+
+def evaluating_in_inference_mode(rank, size):
+    """And an optimizer that steps in it: nothing of what they write is lost."""
+
+    def learn(model, optimizer, x, y):
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    def evaluates(model, optimizer, x, y):
+        with torch.inference_mode():
+            return (model(x) - y).square().mean() + model.out.weight.detach()[0].sum()
+
+    def both(model, optimizer, x, y):
+        loss = learn(model, optimizer, x, y)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss, evaluates(model, optimizer, x, y), evaluates(model.eval(), optimizer, x, y), model.train() and loss
+
+    def updates(model, optimizer, x, y):
+        loss = learn(model, optimizer, x, y)
+        with torch.inference_mode():
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            model.out.bias.clamp_(-0.1, 0.1)
+        optimizer.zero_grad()
+        return loss, norm
+
+    for body, plan in itertools.product((evaluates, both, updates), (zero_plan, columns_plan, None)):
+        made = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            model = _Norms().double()
+            made.append((model, functools.partial(body, model, torch.optim.SGD(model.parameters(), 0.05))))
+        (theirs, alone), (mine, step) = made
+        step = stowage.shard(step, (size,), plan=plan)
+        for i, batch in enumerate(mlp_batches(7)):
+            for a, b in zip(tree_leaves(alone(*batch)), tree_leaves(step(*batch)), strict=True):
+                assert abs(a - b).item() < 1e-9, f"{body.__name__}, call {i}"
+        for name, a in theirs.state_dict().items():
+            b = mine.state_dict()[name]
+            assert torch.allclose(a, getattr(b, "full_tensor", lambda b=b: b)(), 1e-9, 1e-9), f"{body.__name__}: {name}"
+        assert body is evaluates or step.stats()["planned_steps"] > 1, step.refusal
 
 
 def recurrent_layers(rank, size):

@@ -87,7 +87,7 @@ class Pair:
         self.step = stowage.shard(step, mesh, plan=plan, strict=True, **options)
 
     def run(self, tolerance: float, steps: int | None = None) -> None:
-        """Results of all steps, gradients of those that leave them, and parameters at the end."""
+        """Results of all steps, gradients of those that leave them, parameters and buffers at the end."""
         gradients = 0
         for i, batch in enumerate(self.batches[:steps]):
             for a, b in zip(_listed(self.alone_step(*batch)), _listed(self.step(*batch)), strict=True):
@@ -98,6 +98,8 @@ class Pair:
         assert gradients > 0
         for (name, p), (_, q) in zip(self.alone.named_parameters(), self.model.named_parameters(), strict=True):
             assert (p - q.full_tensor()).abs().max().item() <= tolerance, name
+        for (name, p), (_, q) in zip(self.alone.named_buffers(), self.model.named_buffers(), strict=True):
+            assert torch.allclose(p, getattr(q, "full_tensor", lambda q=q: q)(), tolerance, tolerance), name
 
     def compare_gradients(self, tolerance: float) -> int:
         """How many there are."""

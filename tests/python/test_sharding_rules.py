@@ -17,6 +17,20 @@ aten = torch.ops.aten
 G = torch.Generator().manual_seed(3)
 
 
+# Some leave the size as it is, and move all rows
+PADS = [
+    [0, 2],
+    [1, -1],
+    [-1, 1],
+    [0, 0, 1, -1],
+    [0, 0, -1, 3],
+    [2, -2, -1, 1],
+    [0, 0, 0, 0, -2, 2],
+    [1, 0, 0, 0, 1, -1],
+    [-1, -1],
+]
+
+
 def rand(*shape):
     return torch.randn(list(shape), generator=G, dtype=torch.float64)
 
@@ -93,7 +107,7 @@ def _samples():
         (aten.slice_backward.default, rand(6, 4), [6, 8], 1, 2, 6, 1),
         (aten.select_backward.default, rand(6, 5), [6, 4, 5], 1, 2),
         (aten.tril.default, rand(6, 5, 5)),
-        (aten.constant_pad_nd.default, rand(6, 5), [0, 2]),
+        *((aten.constant_pad_nd.default, rand(6, 4, 8), pad) for pad in PADS),
         (aten.flip.default, rand(6, 5), [1]),
         (aten.repeat.default, rand(6, 5), [1, 3]),
         (aten.mm.default, rand(6, 5), rand(5, 4)),

@@ -28,7 +28,7 @@ from stowage.sharding.kernel import Moved, laid_out_as_asked, leaf_is_new, run_l
 from stowage.sharding.moves import brought, plain_sum
 from stowage.sharding.old_gradients import OldGradients
 from stowage.sharding.past_the_dispatcher import PastTheDispatcher, read_whole
-from stowage.sharding.program import Program, is_passed_over, tensor_ids, written_tensors
+from stowage.sharding.program import Program, is_passed_over, tensor_ids, writes_unsaid, written_tensors
 
 _EMPTIES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
 _WINDOW = 256  # ops before and after the latest one that was sure
@@ -119,12 +119,13 @@ def _remember(t: Any, root: int | None) -> None:
 
 def _is_kept_from_dtensor(func) -> bool:
     """It works out the shape of an attention on meta tensors, which a recording refuses, takes the weights of a convolution
-    for whole ones, and their gradients for summands, gives a rank's summand for the number, and takes an operator for one that
-    writes where its name ends as theirs do (__lshift__)."""
+    for whole ones, and their gradients for summands, gives a rank's summand for the number, takes an operator for one that
+    writes where its name ends as theirs do (__lshift__), and gives batch norms copies of the statistics that they update."""
     name = func._schema.name
     writes = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
     return (
         (name.endswith("_") and not writes)
+        or any(writes_unsaid(func, a) for a in func._schema.arguments)
         or name in ("aten::_local_scalar_dense", "aten::equal")
         or "scaled_dot_product" in name
         or "convolution" in name

@@ -6,12 +6,15 @@ gru(x, ..., batch_first=True)    turns its result in place (transpose_),        
 torch.tensor(1.0)                an empty tensor that the host fills             only the operator that brings it into the step is
                                                                                  recorded
 t.tolist(), t.numpy()            a DTensor has no content of its own             of the whole tensor; arrays are not written to
+with torch.inference_mode()      no views of a DTensor; composite operators       as torch.no_grad(): the same numbers, in tensors that autograd
+                                 come whole, and write unsaid                    may use
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -36,6 +39,9 @@ class PastTheDispatcher(TorchFunctionMode):
         self._read = read
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if torch.is_inference_mode_enabled():
+            with without_inference():
+                return self.__torch_function__(func, types, args, kwargs)
         if any(issubclass(t, StandIn) for t in types):
             args, kwargs = stood_for(args), stood_for(kwargs or {})
         if func == _SET_DATA and (is_fake(args[0]) or isinstance(args[0], DTensor)):  # our own parts are plain tensors
@@ -53,6 +59,16 @@ class PastTheDispatcher(TorchFunctionMode):
             # As torch.tensor() has done within: a call that is compared with the recording shows it
             return made.detach_() if func is torch.tensor and not made.requires_grad else made
         return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def without_inference() -> Iterator[None]:
+    """Within torch.inference_mode(), as within torch.no_grad(); else nothing."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def read_whole(func: Any, args: tuple, kwargs: dict) -> Any:

@@ -273,14 +273,30 @@ def region_of(t: torch.Tensor) -> tuple:
     return (storage_address(t), t.storage_offset(), tuple(t.shape), tuple(t.stride()), t.dtype)
 
 
-def writes_argument(func, argument) -> bool:
-    """As the schema says; and batch norms update their statistics without saying so."""
-    if argument.alias_info is not None and argument.alias_info.is_write:
-        return True
-    return func._schema.name in ("aten::native_batch_norm", "aten::_batch_norm_impl_index") and argument.name in (
-        "running_mean",
-        "running_var",
+_UPDATE_STATISTICS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "batch_norm",
+        "instance_norm",
+        "native_batch_norm",
+        "_batch_norm_impl_index",
+        "cudnn_batch_norm",
+        "miopen_batch_norm",
+        "batch_norm_gather_stats",
+        "batch_norm_gather_stats_with_counts",
     )
+)
+
+
+def writes_argument(func, argument) -> bool:
+    """As the schema says, or without."""
+    said = argument.alias_info is not None and argument.alias_info.is_write
+    return said or writes_unsaid(func, argument)
+
+
+def writes_unsaid(func, argument) -> bool:
+    """Norms update their running statistics where the schema does not say so."""
+    return argument.name in ("running_mean", "running_var") and func._schema.name in _UPDATE_STATISTICS
 
 
 def written_tensors(func, args: tuple, kwargs: dict) -> list[torch.Tensor]:

@@ -21,6 +21,7 @@ from stowage._torch.private import is_shell, local_tensor, redistribute, storage
 from stowage.errors import Unsupported
 from stowage.sharding.optimizer import SplitOptimizer
 from stowage.sharding.parts import Part, Placements, StatePlacement, cut, to_text, whole
+from stowage.sharding.past_the_dispatcher import without_inference
 from stowage.sharding.stand_in import can_stand_in, hold_again, stand_in
 from stowage.step.reach.world import World
 
@@ -117,7 +118,7 @@ class ShardedState:
         self._gradient_bytes = _storage_bytes(local_tensor(p.grad) for p in self.parameters() if p.grad is not None)
         if self.mode is not None and self.mode.old_gradients is not None:
             self.mode.old_gradients.optimizer([part.parameter for part in split.parts()])
-        with torch.no_grad(), self._aside():
+        with without_inference(), torch.no_grad(), self._aside():
             for part in split.parts():
                 part.bring()
         split.open()
@@ -129,7 +130,7 @@ class ShardedState:
             self.mode.pass_optimizer()
         split = self.split(optimizer)
         self._stepped = True
-        with torch.no_grad(), self._aside():
+        with without_inference(), torch.no_grad(), self._aside():
             split.close()
             for part in split.parts():
                 part.take_back()
