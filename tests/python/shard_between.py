@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import stowage
+from stowage.errors import UnsupportedWarning
 
 
 def _make(optimizer=lambda ps: torch.optim.Adam(ps, lr=0.01), every: int = 1):
@@ -180,6 +181,68 @@ def what_cannot_be_kept_up_is_refused(rank, size):
         with pytest.raises(stowage.Unsupported, match="has hooks of its own"):
             stowage.shard(step, (size,), plan=zero_plan)(*batch)
         assert type(model[0].weight) is nn.Parameter and type(model[0].weight.data) is torch.Tensor
+
+
+class _Means(nn.Module):
+    """Two modules have one buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.out, self.other = nn.Linear(7, 9), nn.Linear(9, 5), nn.Identity()
+        self.register_buffer("mean", torch.zeros(9))
+        self.register_buffer("calls", torch.zeros(()))
+        self.other.register_buffer("mean", self.mean)
+
+    def forward(self, x):
+        h = self.into(x)
+        self.mean.mul_(0.9).add_(h.detach().mean(0), alpha=0.1)
+        self.calls.add_(1)
+        return self.out(h - self.other.mean)
+
+
+def buffers_that_the_program_holds(rank, size):
+    """They are read and written in the step and between calls, in the name of the model's."""
+    for uses, plan in itertools.product(("in", "written in", "between"), (zero_plan, columns_plan, None)):
+        ends = []
+        for sharded in (False, True):
+            torch.manual_seed(0)
+            model = _Means().double()
+            optimizer, mean, calls, log = torch.optim.AdamW(model.parameters(), lr=0.05), model.mean, model.calls, []
+
+            def loss_of(x, y, model=model, mean=mean, calls=calls, uses=uses):
+                loss = (model(x) - y).square().mean()
+                if uses == "written in":
+                    mean.mul_(0.5)
+                    calls.add_(1)
+                return loss + (model.into.weight.sum(1) * mean).sum() if uses == "in" else loss
+
+            step = step_of(loss_of, optimizer)
+            step = stowage.shard(step, (size,), plan=plan) if sharded else step
+            for i, batch in enumerate(mlp_batches(9)):
+                log.append(step(*batch))
+                log.append(getattr(mean, "full_tensor", lambda mean=mean: mean)().clone())
+                log.append(torch.tensor(calls.item()))
+                if uses == "between" and i == 5:
+                    with torch.no_grad():
+                        mean.zero_()
+                        calls.fill_(3)
+            state = model.state_dict().values()
+            ends.append([*log, *(getattr(t, "full_tensor", lambda t=t: t)() for t in state)])
+        for a, b in zip(*ends, strict=True):
+            assert torch.allclose(a, b, 1e-9, 1e-9), uses
+        assert step.stats()["planned_steps"] >= 2, step.refusal
+
+
+def what_will_not_follow_is_told(rank, size):
+    model, _, step = _make()
+    step = stowage.shard(step, (size,), plan=zero_plan)
+    row = model[0].weight[0]
+    with pytest.warns(UnsupportedWarning, match=r"holds a view of 'model.0.weight'.* keeps the numbers"):
+        step(*mlp_batches()[0])
+    assert row.shape == (7,)
+    for argument in (model[0].bias, model[0].bias.detach()):
+        with pytest.raises(stowage.Unsupported, match="an argument is a tensor in parts"):
+            step(argument, mlp_batches()[0][1])
 
 
 class _Norms(nn.Module):

@@ -7,7 +7,8 @@ when one changes.
 - ``TorchDispatchMode``: what sees each operator of a run on fake tensors.
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
 - ``transformers.masking_utils``: how it tells fake tensors.
-- ``torch.nn.init._no_grad_trunc_normal_``: what draws by its own results; ``FakeTensor.__deepcopy__``, which it lacks.
+- ``torch.nn.init._no_grad_trunc_normal_``: what draws by its own results; ``FakeTensor.__deepcopy__``
+  and ``__hash__``, which it lacks.
 - ``torch._library.custom_ops.OPDEFS``: operators whose kernels are Python functions.
 - ``torch._C._current_graph_task_id``: whether backward is running.
 - ``torch._ops._higher_order_ops``: operators that are written in Python, and the keys that they let pass.
@@ -42,7 +43,7 @@ import tempfile
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -404,6 +405,22 @@ def is_shell(tensor: torch.Tensor) -> bool:
         return storage.data_ptr() == 0 and storage.nbytes() > 0
     except RuntimeError:  # also of one without bytes
         return True
+
+
+@contextlib.contextmanager
+def hashes_told(tell: Callable[[torch.Tensor, types.FrameType | None], None]) -> Iterator[None]:
+    """While open, ``tell`` hears which fake tensors are hashed, and in which frame of Python."""
+    assert "__hash__" not in vars(FakeTensor)
+
+    def told(self: torch.Tensor) -> int:
+        tell(self, sys._getframe(1))
+        return id(self)
+
+    FakeTensor.__hash__ = told  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del FakeTensor.__hash__
 
 
 def make_dtensor(local: torch.Tensor, mesh, placements, shape, stride) -> DTensor:

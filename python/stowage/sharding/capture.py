@@ -110,7 +110,7 @@ def _faked(world: World, fakes: _Fakes):
             live.update(before)
 
 
-# What the program may hold of parameters by itself, and the parameters: of those that are cut, what stands for them.
+# What the program may hold of parameters and buffers by itself, and these: of those that are cut, what stands for them.
 Held = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -122,9 +122,11 @@ def capture_program(
     name: str,
     held: Held | None = None,
 ) -> Program:
-    """The TensorProgram of one call of ``train_step``. ``names``: the parameters, each once; ``held``: None where they are whole."""
+    """The TensorProgram of one call of ``train_step``. ``names``: the parameters, each once; ``held``: see Held, None where they
+    are whole."""
     if held is None:
-        held = [(p, p) for _, p in names if can_stand_in(p)]
+        buffers = [b for _, module in World(train_step).modules for b in module.buffers()]
+        held = [(t, t) for t in {id(t): t for t in (*(p for _, p in names), *buffers)}.values() if can_stand_in(t)]
     call = _Call(train_step, args, kwargs, names, name, held)
     with masks_as_run():
         try:
@@ -196,12 +198,13 @@ def _captured(call: _Call, world: World, fakes: _Fakes, pen: Pen, guesses: Guess
             "an argument requires grad: let the step ask for it, of a copy (x = x.detach().requires_grad_())"
         )
     owned = _owned(world, call.names)
-    identities = Identities(world, [t for pair in call.held for t in pair] + [p for _, p in call.names])
+    held = {id(t): t for t in (*(t for pair in call.held for t in pair), *(p for _, p in call.names))}.values()
     with _faked(world, fakes):
         fake_args, fake_kwargs = tree_map(fakes.tensor, call.args), tree_map(fakes.tensor, call.kwargs)
         by_name = [(n, fakes.parameter(p)) for n, p in call.names]
+        identities = Identities(world, held, [fake for _, fake in by_name])
         held_before = what_is_held(fake_args, fake_kwargs)
-        stand_ins = [(p, fakes.parameter(parameter)) for p, parameter in call.held]
+        stand_ins = [(mine, fakes.tensor(tensor)) for mine, tensor in call.held]
         with (
             standing_in(stand_ins),
             fakes.mode,

@@ -1,49 +1,74 @@
 """Steps that tell parameters apart by who they are. Once a parameter is cut, the model holds another object than the program does:
 
-    decayed = {id(p) for p in model.parameters() if p.dim() > 1}        the objects before the cut
-    if id(p) in decayed                                                 never again: refused
+    decayed = {p for p in model.parameters() if p.dim() > 1}      the objects before the cut
+    if q in decayed                                               q, of the model, is none of them: refused
 
-Refused as well, where the program holds parameters by itself: ``p is q``, ``optimizer.state[p]``, sets of them, and dicts by them
-that are asked whether they have one. Looked at while the step is captured, in the code of the user's that runs."""
+The step is looked at while it is captured: of the parameters that the model shows it then, each hash() is noted, whoever asks for
+it: a set, a dict of any kind, a weak reference, a tuple, functools.lru_cache. Refused as well: id(), hash() and weak dictionaries
+by id(); and where the program holds parameters by itself, ``p is q`` and ``optimizer.state[p]``."""
 
 from __future__ import annotations
 
 import contextlib
 import dis
+import functools
+import gc
+import operator
+import os
 import sys
 import types
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from stowage._torch.private import hashes_told
 from stowage.errors import Unsupported
 from stowage.step.guards.reads import is_library, is_own
 from stowage.step.reach.world import World
 
-_ASKS = {"get", "pop", "setdefault"}
 _WHY = "which are other objects once they are cut: tell them apart by their names"
+_STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_COMPARE = (operator.is_, operator.is_not)
+_IS_FUNCTIONS = {function.__name__ for function in _COMPARE}
 
 
 class Identities:
-    def __init__(self, world: World, parameters: Iterable[Any]):
-        ours = {id(p) for p in parameters}
+    """``held``: parameters as the program may hold them; ``shown``: those that the model shows while the step is captured."""
+
+    def __init__(self, world: World, held: Iterable[Any], shown: Iterable[Any]):
+        self._ours = {id(p) for p in held}
+        self._shown = {id(p) for p in shown}
         states = {id(optimizer.state) for optimizer in world.optimizers}
-        self._holds = any(id(t) in ours for _, t in world.tensors)
-        containers = [o for o in world.reached() if isinstance(o, (set, frozenset, dict)) and id(o) not in states]
-        keyed = [o for o in containers if any(id(key) in ours for key in tuple(o))]
-        self._sets = any(not isinstance(o, dict) for o in keyed)
-        self._dicts = any(isinstance(o, dict) for o in keyed)
-        self._codes: set[types.CodeType] = set()
-        self._asked = ""  # where id() was called
+        reached = world.reached()
+        self._holds = any(id(t) in self._ours for _, t in world.tensors)
+        containers = [o for o in _containers(reached) if id(o) not in states]
+        self._keyed = any(self._is_key(key) for o in containers for key in tuple(o))
+        self._by_id = any(
+            self._is_key(p) for o in reached if isinstance(o, WeakIdKeyDictionary) for p in list(o.keys())
+        )
+        self._compares = any(isinstance(o, functools.partial) and o.func in _COMPARE for o in reached)
+        self._codes: dict[types.CodeType, dict[str, Any]] = {}  # that ran, and their globals
+        self._asked = ""  # where id() or hash() was called
+        self._looked = ""  # where a parameter that the model shows was hashed
+
+    def _is_key(self, key: Any) -> bool:
+        if isinstance(key, tuple):
+            return any(self._is_key(part) for part in key)
+        return id(key() if isinstance(key, weakref.ref) else key) in self._ours
 
     @contextlib.contextmanager
-    def watching(self):
+    def watching(self) -> Iterator[None]:
         """The step runs in here, once. Raises Unsupported where it would go another way on parts; that comes before what it raises
         itself, which may be for that."""
         before = sys.getprofile()  # somebody else's goes first
         try:
             try:
                 sys.setprofile(before or self._note)
-                yield
+                with hashes_told(self._hashed):
+                    yield
             finally:
                 sys.setprofile(before)
         except Exception:
@@ -53,37 +78,79 @@ class Identities:
 
     def _note(self, frame: types.FrameType, event: str, what: Any) -> None:
         if event == "call":
-            self._codes.add(frame.f_code)
+            self._codes.setdefault(frame.f_code, frame.f_globals)
         elif event == "c_call" and what is id and _is_user_s(frame.f_code):
-            self._asked = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self._asked = f"{_line(frame)}: the step asks for the id() of objects, perhaps"
+
+    def _hashed(self, tensor: torch.Tensor, frame: types.FrameType | None) -> None:
+        if id(tensor) not in self._shown:
+            return
+        while frame is not None and frame.f_code.co_filename.startswith(_STANDARD):
+            frame = frame.f_back
+        if frame is None or not _is_user_s(frame.f_code):
+            return
+        self._looked = _line(frame)
+        if _names_builtin(frame.f_code, frame.f_globals, "hash"):
+            self._asked = f"{_line(frame)}: the step asks for the hash()"
 
     def _refuse(self) -> None:
         if self._asked:
-            raise Unsupported(f"{self._asked}: the step asks for the id() of objects, perhaps of parameters, {_WHY}")
-        if self._sets:
-            raise Unsupported(f"the step has a set of parameters, {_WHY}")
-        for code in filter(_is_user_s, self._codes):
+            raise Unsupported(f"{self._asked} of parameters, {_WHY}")
+        if self._by_id:
+            raise Unsupported(f"the step has a dictionary by the id() of parameters, {_WHY}")
+        if self._keyed and self._looked:
+            raise Unsupported(f"{self._looked}: the step looks for a parameter in a set or dict of parameters, {_WHY}")
+        if self._holds and self._compares:
+            raise Unsupported(f"the step compares objects (a partial of operator.is_), perhaps parameters, {_WHY}")
+        for code, names in self._codes.items():
+            if not _is_user_s(code):
+                continue
             where = f"{code.co_filename}:{code.co_firstlineno}"
-            if self._dicts and (_ASKS & set(code.co_names) or _has(code, "CONTAINS_OP")):
-                raise Unsupported(
-                    f"{where}: the step has a dict by parameters, and may ask whether they are in it, {_WHY}"
-                )
+            if _hands_on(code, names, "id"):
+                raise Unsupported(f"{where}: the step hands on id, perhaps to ask for that of parameters, {_WHY}")
             if self._holds and "state" in code.co_names:
                 raise Unsupported(f"{where}: the step looks into a state, perhaps an optimizer's by parameters, {_WHY}")
             if self._holds and _compares_identity(code):
                 raise Unsupported(f"{where}: the step compares objects (is), perhaps parameters, {_WHY}")
 
 
+def _containers(reached: list[Any]) -> Iterator[Any]:
+    """Also those behind bound methods (``d.get``), and caches of functions."""
+    for o in reached:
+        if isinstance(o, types.BuiltinMethodType):
+            o = o.__self__
+        if isinstance(o, (set, frozenset, dict)):
+            yield o
+        elif isinstance(o, (weakref.WeakSet, weakref.WeakKeyDictionary)):
+            yield list(o)
+        elif isinstance(o, functools._lru_cache_wrapper):
+            yield from (inner for inner in gc.get_referents(o) if isinstance(inner, dict))
+
+
+def _line(frame: types.FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 def _is_user_s(code: types.CodeType) -> bool:
     return not is_library(code) and not is_own(code) and not code.co_filename.startswith("<")
 
 
-def _has(code: types.CodeType, name: str) -> bool:
-    return any(i.opname == name for i in dis.get_instructions(code))
+def _names_builtin(code: types.CodeType, names: dict[str, Any], name: str) -> bool:
+    return name in code.co_names and name not in names
+
+
+def _hands_on(code: types.CodeType, names: dict[str, Any], name: str) -> bool:
+    """A builtin function, for others to call (``map(id, ps)``)."""
+    if not _names_builtin(code, names, name):
+        return False
+    loads = (i for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL" and i.argval == name)
+    return any(sys.version_info < (3, 11) or not (i.arg or 0) & 1 for i in loads)  # 1: what follows is its call
 
 
 def _compares_identity(code: types.CodeType) -> bool:
     """Other than with a constant (``x is None``)."""
+    if not _IS_FUNCTIONS.isdisjoint(code.co_names):
+        return True
     before = None
     for i in dis.get_instructions(code):
         if i.opname in ("CACHE", "EXTENDED_ARG"):

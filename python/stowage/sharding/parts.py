@@ -71,7 +71,7 @@ class Part:
         if shell_address(self.parameter) != self._shell:
             raise Unsupported(
                 f"the program has set the .data of '{self.name}', which a tensor in parts does not take: write p.copy_(u) instead, under "
-                "torch.no_grad()"
+                "torch.no_grad(), in the step; between calls, of u = distribute_tensor(u, p.device_mesh, p.placements)"
             )
 
     @property

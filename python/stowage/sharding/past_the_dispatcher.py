@@ -24,11 +24,13 @@ from torch.overrides import TorchFunctionMode
 from stowage._torch.private import hook_open, is_fake
 from stowage.errors import Unsupported
 from stowage.sharding.stand_in import StandIn, stood_for
+from stowage.step.guards.reads import is_library
 
 _SET_DATA: Any = vars(torch._C.TensorBase)["data"].__set__
 _TURN_IN_PLACE = (torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)
 _FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.asarray)
 _CONTENT = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__format__)
+_ADDRESS = torch.Tensor.data_ptr
 _ARGUMENTS = 9  # of those, where sequences are not packed; the last is batch_first
 
 
@@ -48,6 +50,8 @@ class PastTheDispatcher(TorchFunctionMode):
             raise Unsupported(
                 "the step sets the .data of a tensor (t.data = u): write t.copy_(u) instead, under torch.no_grad()"
             )
+        if func == _ADDRESS and not is_library(sys._getframe(1).f_code):
+            raise Unsupported("the step asks where a tensor lies in memory, which is another place on each rank")
         if func in _TURN_IN_PLACE and len(args) == _ARGUMENTS and args[-1] is True:
             output, hidden = func(args[0].transpose(0, 1), *args[1:-1], False)
             return output.transpose(0, 1), hidden

@@ -1,4 +1,4 @@
-"""What a program holds of a parameter by itself, once the parameter is cut: it stands for what the model holds.
+"""What a program holds of a parameter or a buffer by itself, once that is cut: it stands for what the model holds.
 
     before the cut    params = list(model.parameters())       model.weight ──► p ◄── params[0]
     from then on      model.weight ──► DTensor ◄── p ◄── params[0]      p is empty, and what is done to it is done to the DTensor
@@ -29,7 +29,10 @@ class StandIn(torch.Tensor):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "data":
-            raise Unsupported("p.data = u of a parameter that was cut: write p.copy_(u) instead, under torch.no_grad()")
+            raise Unsupported(
+                "p.data = u of a parameter that was cut: write p.copy_(u) instead, under torch.no_grad(), in the step; between calls, of "
+                "u = distribute_tensor(u, p.device_mesh, p.placements)"
+            )
         setattr(self.__dict__[_NAME], name, value)
 
     def __delattr__(self, name: str) -> None:

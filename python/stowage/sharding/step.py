@@ -33,8 +33,15 @@ from stowage.sharding.parts import whole
 from stowage.sharding.pipeline import PipelinedStep, refuse_with_pipeline
 from stowage.sharding.placements import ShardingPlan, mesh_document, placement_options, says_where, solve
 from stowage.sharding.program import Program
-from stowage.sharding.stand_in import what_is_held_explained
-from stowage.sharding.world import ShardedState, ShardedWorld, named_parameters, refuse_what_cannot_be_cut
+from stowage.sharding.stand_in import StandIn, what_is_held_explained
+from stowage.sharding.world import (
+    ShardedState,
+    ShardedWorld,
+    is_parts,
+    named_parameters,
+    refuse_what_cannot_be_cut,
+    warn_of_views,
+)
 from stowage.sizes import parse_bytes
 from stowage.step.life_cycle import LifeCycle, SignatureState
 from stowage.step.reach.world import World
@@ -116,6 +123,11 @@ class ShardedStep(LifeCycle, CheckpointMixin):
     def _signature(self, args: tuple, kwargs: dict) -> tuple[Any, list[torch.Tensor]]:
         """What one plan serves: arguments of these shapes, and modules that train, or do not."""
         key, inputs = signature(args, kwargs)
+        if any(is_parts(t) or isinstance(t, StandIn) for t in inputs):
+            raise Unsupported(
+                "an argument is a tensor in parts (a parameter, a buffer or a gradient of the sharded model): let the step reach it through "
+                "the model, or pass t.full_tensor()"
+            )
         if self._modules is None:
             self._modules = [module for _, root in World(self._fn).modules for module in root.modules()]
         return (key, tuple(module.training for module in self._modules)), inputs
@@ -138,6 +150,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
     def _take(self, program: Program, plan: str, key: Any, world: World) -> _Entry:
         sharding = ShardingPlan(program, plan, self.mesh)
         if self._state is None:
+            warn_of_views(world)
             self._state = ShardedState(world, self.mesh, sharding.state_placements(), sharding.buffer_placements())
         self._entries[key] = _Entry(sharding, sharding.op_plan())
         return self._entries[key]

@@ -8,6 +8,7 @@ user's modules ──_rebind──► DTensor parameters (Part) and buffers     
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +19,7 @@ from torch.optim import Optimizer
 
 from stowage._torch import optimizer_steps
 from stowage._torch.private import is_shell, local_tensor, redistribute, storage_address
-from stowage.errors import Unsupported
+from stowage.errors import Unsupported, UnsupportedWarning, warn
 from stowage.sharding.optimizer import SplitOptimizer
 from stowage.sharding.parts import Part, Placements, StatePlacement, cut, to_text, whole
 from stowage.sharding.past_the_dispatcher import without_inference
@@ -40,6 +41,9 @@ class ShardedState:
         self._stepped = False
         self._parts: dict[int, Part] = {}  # by id of the DTensor parameter
         self._originals: dict[int, torch.Tensor] = {}  # by the same: what the program held before
+        self._buffers: dict[
+            int, tuple[torch.Tensor, torch.Tensor]
+        ] = {}  # by id of the DTensor: it, and what was held before
         replaced: dict[int, torch.nn.Parameter] = {}
         for name, p in named_parameters(world):
             part = Part(name, p, placements[name], mesh)
@@ -61,6 +65,10 @@ class ShardedState:
         """Takes it back: modules and optimizers hold whole tensors, on every rank, as before the split."""
         with torch.no_grad():
             whole_ones: dict[int, torch.Tensor] = {}
+            for b, original in self._buffers.values():
+                if can_stand_in(original):
+                    hold_again(original, self._dense(b))
+                    whole_ones[id(b)] = original
             for part in self.parts():
                 p, content = self._originals[id(part.parameter)], self._dense(part.parameter)
                 if can_stand_in(p):
@@ -71,7 +79,7 @@ class ShardedState:
                 p.grad = None if part.parameter.grad is None else self._dense(part.parameter.grad)
                 whole_ones[id(part.parameter)] = p
             for _, module in self.world.modules:
-                _rebind(module, whole_ones, self._dense)
+                _rebind(module, whole_ones, lambda b: whole_ones.get(id(b), self._dense(b)))
             for split in self._optimizers.values():
                 split.put_together(whole_ones, self._dense)
 
@@ -81,10 +89,15 @@ class ShardedState:
         return self.gathered(value).clone(memory_format=torch.contiguous_format)
 
     def _split_buffer(self, buffer: torch.Tensor, placements: Placements | None) -> torch.Tensor:
-        """Those that the step does not read have no placement, and stay whole."""
+        """Those that the step does not read have no placement, and stay whole. Each once, however many modules have it."""
         if isinstance(buffer, DTensor):
             return buffer
-        return whole(buffer, self.mesh) if placements is None else cut(buffer, self.mesh, placements)
+        for split, original in self._buffers.values():
+            if original is buffer:
+                return split
+        split = whole(buffer, self.mesh) if placements is None else cut(buffer, self.mesh, placements)
+        self._buffers[id(split)] = split, buffer
+        return split
 
     def _settle_gradient(self, p: torch.nn.Parameter) -> None:
         with self._aside():
@@ -155,10 +168,12 @@ class ShardedState:
     def parameters(self) -> list[torch.nn.Parameter]:
         return [part.parameter for part in self._parts.values()]
 
-    def stand_ins(self) -> list[tuple[torch.Tensor, torch.nn.Parameter]]:
-        """What the program may hold of a parameter, and the DTensor that it stands for."""
-        pairs = ((self._originals[i], part.parameter) for i, part in self._parts.items())
-        return [(p, parameter) for p, parameter in pairs if can_stand_in(p)]
+    def stand_ins(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What the program may hold of a parameter or a buffer, and the DTensor that it stands for."""
+        pairs: list[tuple[torch.Tensor, torch.Tensor]]
+        pairs = [(self._originals[i], part.parameter) for i, part in self._parts.items()]
+        pairs += [(original, split) for split, original in self._buffers.values()]
+        return [(held, tensor) for held, tensor in pairs if can_stand_in(held)]
 
     def names(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(part.name, part.parameter) for part in self._parts.values()]
@@ -311,6 +326,26 @@ def _refuse_overlaps(names: Sequence[tuple[str, torch.Tensor]]) -> None:
             raise Unsupported(
                 f"'{name}' and '{other}' look at the same memory, and will have memory of their own: keep one of them"
             )
+
+
+def warn_of_views(world: World) -> None:
+    """Who holds a tensor in the memory of one that will have memory of its own holds what it is now. O(objects of the
+    program), once."""
+    gc.collect()
+    named = [each for path, module in world.modules for each in module.named_buffers(prefix=path)]
+    named = [(name, t) for name, t in (*named_parameters(world), *named) if not is_parts(t) and t.numel()]
+    known, names = {id(t) for _, t in named}, {storage_address(t): name for name, t in named}
+    others = (o for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter) and id(o) not in known)
+    if held := sorted({names[storage] for o in others if (storage := storage_address(o)) in names}):
+        warn(
+            f"the program holds a view of '{held[0]}', its .data, or what state_dict() gave{_beside(held)}: that keeps the numbers which it "
+            "has now, as the model's will have memory of their own; make it anew where it is needed",
+            UnsupportedWarning,
+        )
+
+
+def _beside(names: Sequence[str]) -> str:
+    return f" (and of {len(names) - 1} more)" if len(names) > 1 else ""
 
 
 def flat_weights(module: torch.nn.Module) -> dict[str, Any]:
