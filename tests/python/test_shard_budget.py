@@ -83,6 +83,7 @@ FAULTS = {
     "a time is left out": lambda g, d: d["budget"]["time"].update(compute_ns=1),
     "a part is left out": lambda g, d: d["budget"]["bytes"].update(parameters=1),
     "the limit is passed": lambda g, d: d["budget"].update(limit_bytes=1000),
+    "a gradient is let go": lambda g, d: [b.pop("returned", None) for b in g["buffers"] if b["kind"] == "gradient"],
     "a parameter is larger": lambda g, d: next(b for b in g["buffers"] if b["kind"] == "parameter").update(bytes=1 << 20),
 }  # fmt: skip
 

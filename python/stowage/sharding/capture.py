@@ -223,6 +223,7 @@ def _captured(call: _Call, world: World, fakes: _Fakes, pen: Pen, guesses: Guess
             )
             with _watching(pen, by_name), pen:
                 result = call.train_step(*fake_args, **fake_kwargs)
+        program.left = {program.gradients[n] for n, p in by_name if p.grad is not None and n in program.gradients}
         for leaf in flatten(result)[0]:
             if isinstance(leaf, torch.Tensor):
                 entry = program.tensors[pen.tensor(leaf)]

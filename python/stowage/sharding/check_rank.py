@@ -116,6 +116,10 @@ class _Walk:
             if tensor["kind"] in ("parameter", "optimizer_state", "module_buffer"):
                 home = any(h[1:] == (t, self._homes[t]) and self._has(*h) for h in list(self._holds))
                 _require(home, f"tensor {t} is not at home when the step ends")
+            if t in self._program.left:
+                stays = (h for h in list(self._holds) if h[1] == t and self._has(*h))
+                kept = any(self._buffers[b].get("returned") or self._buffers[b].get("resident") for b, _, _ in stays)
+                _require(kept, f"gradient {t} is not there when the step has ended")
 
     # ---- Ops
 

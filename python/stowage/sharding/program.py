@@ -37,13 +37,14 @@ def is_passed_over(func) -> bool:
 @dataclass
 class Program:
     """What was captured. ``parameters``, ``gradients``: tensor ids by name; ``states``: (parameter's name, key) ->
-    tensor id."""
+    tensor id. ``left``: those of the gradients that are there when the step has ended."""
 
     name: str
     tensors: list[dict] = field(default_factory=list)
     ops: list[dict] = field(default_factory=list)
     parameters: dict[str, int] = field(default_factory=dict)
     gradients: dict[str, int] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
     states: dict[tuple[str, str], int] = field(default_factory=dict)
     inputs: list[int] = field(default_factory=list)
     buffers: dict[str, int] = field(default_factory=dict)

@@ -201,7 +201,10 @@ class _Writer:
             self._buffer[t] = self._add_buffer(self._name(t), self._bytes(t, self._at[t]), kind, resident=True)
 
     def _return_outputs(self) -> None:
-        """The caller gets whole tensors."""
+        """The caller gets whole tensors. Gradients that the step leaves stay until its next call."""
+        for t in self._program.left & self._buffer.keys():
+            if not self._buffers[self._buffer[t]].get("resident"):
+                self._buffers[self._buffer[t]]["returned"] = True
         for t, tensor in enumerate(self._tensors):
             if tensor["kind"] != "output" or t not in self._buffer:
                 continue
