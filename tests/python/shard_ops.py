@@ -193,6 +193,7 @@ DRAWS = {
     "random_": lambda h: h * torch.empty_like(h).random_(3),
     "poisson": lambda h: h * torch.poisson(h.detach().abs()),
     "multinomial": lambda h: h + torch.multinomial(h.detach().flatten(1).softmax(-1) if h.dim() > 2 else h.detach().softmax(-1), 2).sum(),
+    "rrelu": lambda h: F.rrelu(h, training=True),
     "gumbel_softmax": lambda h: F.gumbel_softmax(h, dim=-1),
     "part of a tensor": lambda h: h + torch.zeros(2, *h.shape, dtype=h.dtype)[1].normal_(),
     "its own values": lambda h: h.clone().mul_(2).uniform_() + h,

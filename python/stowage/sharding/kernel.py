@@ -62,6 +62,7 @@ _OVERWRITE = (
     "log_normal_",
     "cauchy_",
     "geometric_",
+    "rrelu_with_noise",
 )
 
 
