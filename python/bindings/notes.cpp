@@ -121,7 +121,8 @@ class Notes {
     if (!seen_.insert(code).second) return;
     kept_.push_back(owned);  // its address stays its own
     PyObject* function = function_of(frame, code);
-    const nb::object globals = nb::steal(PyFrame_GetGlobals(frame));
+    // PyFrame_GetGlobals() is there from Python 3.11 on
+    const nb::object globals = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(frame), "f_globals"));
     tell(ran_, owned, function != nullptr ? nb::borrow(function) : nb::none(), globals);
   }
 

@@ -105,6 +105,31 @@ _GRADIENTS = {  # what lets them go: in the step, before or behind it
 }
 
 
+def steps_that_ask_for_old_gradients(rank, size):
+    """Whether there are any decides what the step does: in each call as in one process."""
+    results = []
+    for sharded in (False, True):
+        model, optimizer, _ = _make()
+
+        def train_step(x, y, model=model, optimizer=optimizer):
+            first = model[0].weight.grad is None
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().mean() * (1.0 if first else 2.0)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step = stowage.shard(train_step, (size,), plan=zero_plan) if sharded else train_step
+        results.append([])
+        for i, batch in enumerate(mlp_batches(12)):
+            if i in (6, 9):
+                optimizer.zero_grad()
+            results[-1].append(step(*batch))
+    for i, (a, b) in enumerate(zip(*results, strict=True)):
+        assert abs(a - b).item() < 1e-9, f"call {i}"
+    assert step.stats()["planned_steps"] >= 2, step.stats()
+
+
 def _training_with(kind: str, holds: bool, log: list):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(7, 9), nn.GELU(), nn.Linear(9, 5)).double()

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
-from shard_pair import make_mlp, mlp_batches, zero_plan
+import torch.nn.functional as F
+from shard_pair import make_mlp, mlp_batches, step_of, zero_plan
 from torch import nn
 
 import stowage
@@ -71,6 +72,40 @@ def what_cannot_be_split_is_named(rank, size):
         else:
             raise AssertionError(f"{step.__name__}: no error")
     assert type(sparse.weight) is nn.Parameter and type(sparse.weight.data) is torch.Tensor
+
+
+def labels_out_of_range_are_told_to_all_ranks(rank, size):
+    """Whose rows they are in decides nothing: no rank waits for another, and the calls behind are as if there had been none."""
+    generator = torch.Generator().manual_seed(0)
+    batches = [
+        (torch.randint(0, 11, (8, 3), generator=generator), torch.randint(0, 6, (8, 3), generator=generator))
+        for _ in range(12)
+    ]
+    for row, plan in ((0, zero_plan), (7, zero_plan), (0, None), (7, None)):
+        results = []
+        for sharded in (False, True):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Embedding(11, 4), nn.Linear(4, 6)).double()
+            step = step_of(
+                lambda x, y, model=model: F.cross_entropy(model(x).flatten(0, 1), y.flatten(), ignore_index=-1),
+                torch.optim.SGD(model.parameters(), lr=0.1),
+            )
+            step = stowage.shard(step, (size,), plan=plan) if sharded else step
+            results.append([])
+            for i, (x, y) in enumerate(batches):
+                if i in (0, 3, 8):
+                    for tokens, labels in (
+                        (x, y.clone().index_fill_(0, torch.tensor(row), 6)),
+                        (x.clone().index_fill_(0, torch.tensor(row), 11), y),
+                    ):
+                        with pytest.raises(IndexError):
+                            step(tokens, labels)
+                y[i % 8, 1] = -1
+                results[-1].append(step(x, y))
+                y[i % 8, 1] = 1
+        for i, (a, b) in enumerate(zip(*results, strict=True)):
+            assert abs(a - b).item() < 1e-9, f"call {i}, row {row}"
+        assert step.stats()["planned_steps"] >= 2, step.refusal
 
 
 def a_wait_longer_than_the_timeout(rank, size):

@@ -266,6 +266,40 @@ def numbers_that_are_only_returned_are_replayed(rank, size):
         assert (step.stats()["planned_steps"] > 2) == planned, f"{body.__name__}: {step.stats()}"
 
 
+def views_that_are_older_than_the_update_are_not_read(rank, size):
+    """They may have memory of their own: refused, whoever reads them, by a number, a list or an array."""
+
+    def reading(read):
+        def body(model, optimizer, seen, x, y):
+            view = model[0].weight.detach()[1, 1:3]
+            _learn(optimizer, _loss(model, x, y))
+            return read(view)
+
+        return body
+
+    for read in (
+        lambda v: v[0].item(),
+        lambda v: v.tolist(),
+        lambda v: float(v.numpy()[1]),
+        lambda v: bool(v.sum() > 0),
+    ):
+        step = stowage.shard(_made(reading(read))()[1], (size,), plan=zero_plan)
+        with pytest.raises(stowage.Unsupported, match="older than optimizer.step"):
+            step(*mlp_batches()[0])
+
+    def after(model, optimizer, seen, x, y):
+        before = model[0].weight.detach()[1, 1].item()
+        _learn(optimizer, _loss(model, x, y))
+        return before, model[0].weight.detach()[1, 1].item()
+
+    (_, alone, _), (_, step, _) = _made(after)(), _made(after)()
+    step = stowage.shard(step, (size,), plan=zero_plan)
+    for batch in mlp_batches(9):
+        for a, b in zip(alone(*batch), step(*batch), strict=True):
+            assert abs(a - b) < 1e-9
+    assert step.stats()["planned_steps"] > 2, step.refusal
+
+
 def what_planning_cannot_guess_is_refused_by_the_line(rank, size):
     def shapes_of_a_number(model, optimizer, seen, x, y):
         out = model(x)

@@ -45,7 +45,12 @@ def stale(program: Program) -> set[int]:
             )
         found.add(roots[tensor])
 
+    looks = iter(program.looks)
+    next_look = next(looks, None)
     for at, op in enumerate(program.ops):
+        while next_look is not None and next_look[0] <= at:
+            look(next_look[1])
+            next_look = next(looks, None)
         in_optimizer = op["phase"] == "optimizer"
         for tensor in tensor_ids(op):
             look(tensor, in_optimizer)
@@ -55,6 +60,8 @@ def stale(program: Program) -> set[int]:
             if in_optimizer:  # on this rank's parts, which are one memory
                 known.update(dict.fromkeys((i for i in homes if roots[i] == roots[tensor]), at))
         known.update(dict.fromkeys((o for o in op["outputs"] if o is not None), at))
+    for tensor in [t for t in (next_look, *looks) if t is not None]:
+        look(tensor[1])
     for tensor, entry in enumerate(program.tensors):
         if entry["kind"] in ("parameter", "module_buffer", "input", "output"):
             look(tensor)

@@ -10,6 +10,7 @@ reads numbers (guesses.py).
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -208,7 +209,7 @@ def _captured(call: _Call, world: World, fakes: _Fakes, pen: Pen, guesses: Guess
         with (
             standing_in(stand_ins),
             fakes.mode,
-            PastTheDispatcher(content_of(guesses)),
+            PastTheDispatcher(content_of(guesses, pen)),
             _NothingReal(fakes.mode, owned),
             numbers_of(guesses, pen),
         ):
@@ -228,6 +229,8 @@ def _captured(call: _Call, world: World, fakes: _Fakes, pen: Pen, guesses: Guess
             if isinstance(leaf, torch.Tensor):
                 entry = program.tensors[pen.tensor(leaf)]
                 entry["kind"] = "output" if entry["kind"] == "activation" else entry["kind"]
+    before = [0, *itertools.accumulate(not op.get("dropped") for op in program.ops)]
+    program.looks = [(before[at], t) for at, t in program.looks]
     program.ops = [op for op in program.ops if not op.get("dropped")]
     stale(program)  # refuses what no ranks could follow
     return program

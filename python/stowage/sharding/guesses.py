@@ -10,6 +10,7 @@ runs of the step."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -38,8 +39,9 @@ class Guesses:
             return yes
         return complex(yes) if dtype.is_complex else float(yes) if dtype.is_floating_point else int(yes)
 
-    def content(self, func: Any, args: tuple, kwargs: dict) -> Any:
+    def content(self, pen: Pen, func: Any, args: tuple, kwargs: dict) -> Any:
         """What a function finds that asks for all of a tensor."""
+        pen.look(args[0])
         number = self.number(args[0].dtype)
         with unseen():
             return func(torch.full(args[0].shape, number, dtype=args[0].dtype), *args[1:], **kwargs)
@@ -58,10 +60,10 @@ class Guesses:
         return True
 
 
-def content_of(guesses: Guesses | None) -> Callable[[Any, tuple, dict], Any]:
+def content_of(guesses: Guesses | None, pen: Pen) -> Callable[[Any, tuple, dict], Any]:
     """What functions are to find that ask for all of a tensor (PastTheDispatcher); None: nothing, they raise."""
     if guesses is not None:
-        return guesses.content
+        return functools.partial(guesses.content, pen)
 
     def read_nothing(func: Any, args: tuple, kwargs: dict) -> Any:
         raise DATA_DEPENDENT[0](func)
@@ -90,4 +92,5 @@ class _Guessing(TorchDispatchMode):
         except DATA_DEPENDENT:
             if self._pen.in_optimizer is not None or str(func) not in _READS:
                 raise
+            self._pen.look(args[0])
             return self._guesses.number(args[0].dtype if str(func) == _READS[0] else None)

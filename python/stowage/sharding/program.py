@@ -49,6 +49,9 @@ class Program:
     inputs: list[int] = field(default_factory=list)
     buffers: dict[str, int] = field(default_factory=dict)
     strides: list[tuple] = field(default_factory=list)  # by tensor; for the execution, not part of the program
+    looks: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # tensors whose numbers Python reads, and before which op
     guessed: str = ""  # where the step reads numbers that were guessed, first: it may run other ops than these
 
     def homes(self) -> dict[int, str]:
@@ -155,6 +158,12 @@ class Pen(TorchDispatchMode):
         return tensor_id
 
     # ---- Ops
+
+    def look(self, t: Any) -> None:
+        """Python reads its numbers."""
+        known = self.known(t) if isinstance(t, torch.Tensor) else None
+        if known is not None:
+            self.program.looks.append((len(self.program.ops), known))
 
     def _arguments(self, func, args: tuple, kwargs: dict) -> tuple[dict, dict, list[int]]:
         """The op's tensors by schema name, its other arguments, and the tensors that it changes."""

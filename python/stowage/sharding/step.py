@@ -27,6 +27,7 @@ from stowage.sharding.capture import capture_program
 from stowage.sharding.checkpoint import CheckpointMixin
 from stowage.sharding.decision import Choice, decisions
 from stowage.sharding.group import Ranks, as_mesh
+from stowage.sharding.index_ranges import index_ranges, refuse_indices
 from stowage.sharding.mode import OpPlan, PlacedMode
 from stowage.sharding.old_gradients import OldGradients
 from stowage.sharding.parts import whole
@@ -59,6 +60,7 @@ class _Entry(SignatureState):
         super().__init__()
         self.plan = plan
         self.ops = ops
+        self.indices = [] if plan.program.guessed else index_ranges(plan.program)
         self.replay: Replay | None = None
 
 
@@ -205,6 +207,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         return "" if plan is None else plan.text
 
     def _step(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        refuse_indices(entry.indices, inputs)
         entry.calls += 1
         wish = self._wish(entry, inputs)
         if wish < _REHEARSE:
@@ -220,12 +223,17 @@ class ShardedStep(LifeCycle, CheckpointMixin):
             except Mismatch:
                 wish = _RECORD
             agreed = self._ranks.agree(wish, key)
-            if agreed in (_REHEARSE, _PLANNED):
-                replay.let_go()
             if agreed == _PLANNED:
+                replay.let_go()
                 return self._planned(replay, bound)
             if agreed == _REHEARSE:
-                rehearsal = replay.rehearse_matched(bound)
+                asked_for = [(p, p.grad) for p in replay.gradients.present]  # the step's Python may, as it runs again
+                replay.let_go()
+                try:
+                    rehearsal = replay.rehearse_matched(bound)
+                finally:
+                    for p, gradient in asked_for:
+                        p.grad = gradient
             undo.now()
         if rehearsal is not None:
             return self._rehearsed(entry, rehearsal, args, kwargs, inputs)
