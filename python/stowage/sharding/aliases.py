@@ -60,8 +60,9 @@ def stale(program: Program) -> set[int]:
             if in_optimizer:  # on this rank's parts, which are one memory
                 known.update(dict.fromkeys((i for i in homes if roots[i] == roots[tensor]), at))
         known.update(dict.fromkeys((o for o in op["outputs"] if o is not None), at))
-    for tensor in [t for t in (next_look, *looks) if t is not None]:
-        look(tensor[1])
+    for behind in (next_look, *looks):
+        if behind is not None:
+            look(behind[1])
     for tensor, entry in enumerate(program.tensors):
         if entry["kind"] in ("parameter", "module_buffer", "input", "output"):
             look(tensor)
