@@ -78,9 +78,10 @@ AFTER = "stowage: this step has been finished: model, optimizer and generator ar
 
 
 def say(error: BaseException | None, note: str) -> None:
-    """Once; from Python 3.11 on, where errors have notes."""
-    if error is not None and hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
+    """Once. Python 3.10 keeps what is noted on an error, and does not print it."""
+    notes = getattr(error, "__notes__", ())
+    if error is not None and note not in notes:
+        error.__notes__ = [*notes, note]
 
 
 __all__ = [

@@ -15,7 +15,9 @@ import stowage
 
 CALLS = 20
 # Where handlers of errors are not followed
-_BLOCKS = {"before the update", "within a block", "behind handlers"} if sys.version_info < (3, 11) else set()
+_BLOCKS = (
+    {"before the update", "within a block", "behind handlers", "decorated"} if sys.version_info < (3, 11) else set()
+)
 LARGE = range(13, 17)  # calls of which the batch is larger than any before: what nobody has recorded
 
 

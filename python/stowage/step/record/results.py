@@ -187,15 +187,16 @@ def _why_not_new(result: Any, containers: list[Any], reached: Iterable[Any], giv
     held = {id(value) for value in reached} | _parts(given)
     while containers:
         container = containers.pop()
-        known = _REFERENCES_OF_NEW + (2 if container is result else 0)
+        known = _REFERENCES_OF_NEW + (_MORE_OF_RESULT if container is result else 0)
         if id(container) in held or sys.getrefcount(container) > known:
             return f"a {type(container).__name__} that was there before"
     return ""
 
 
 # To a container that nobody but the result holds: what it is in, the variable, and the argument of getrefcount(). The result
-# itself is an argument here, and a variable of whoever records
+# itself is an argument here (which Python 3.10 keeps on the caller's stack as well), and a variable of whoever records
 _REFERENCES_OF_NEW = 3
+_MORE_OF_RESULT = 2 if sys.version_info >= (3, 11) else 3
 
 
 _WITH_ATTRIBUTES = (tuple, collections.OrderedDict, collections.defaultdict, collections.deque)
