@@ -265,6 +265,16 @@ def what_will_not_follow_is_told(rank, size):
     with pytest.warns(UnsupportedWarning, match=r"holds a view of 'model.0.weight'.* keeps the numbers"):
         step(*mlp_batches()[0])
     assert row.shape == (7,)
+    means = _Means().double()
+    step_with_means = stowage.shard(
+        step_of(lambda x, y: (means(x) - y).square().mean(), torch.optim.SGD(means.parameters(), 0.1)),
+        (size,),
+        plan=columns_plan,
+    )
+    step_with_means(*mlp_batches()[0])
+    means.mean.data = torch.ones(9, dtype=torch.float64)
+    with pytest.raises(stowage.Unsupported, match="has set the .data of a buffer"):
+        step_with_means(*mlp_batches()[0])
     for argument in (model[0].bias, model[0].bias.detach()):
         with pytest.raises(stowage.Unsupported, match="an argument is a tensor in parts"):
             step(argument, mlp_batches()[0][1])

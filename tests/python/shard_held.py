@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import dataclasses
 import functools
 import operator
 import weakref
@@ -279,6 +280,11 @@ class _Missing(dict):
         return 1.0
 
 
+@dataclasses.dataclass(frozen=True)
+class _Frozen:
+    p: nn.Parameter
+
+
 class _Wrapped:
     def __init__(self, p):
         self.p = p
@@ -317,6 +323,7 @@ _IDENTITIES = {
     "weak keys": (lambda ps: (weakref.WeakKeyDictionary(dict.fromkeys(ps, 0.1)), ps), lambda held, p: held[0].get(p, 1.0)),
     "weak ids": (lambda ps: (WeakIdKeyDictionary(dict.fromkeys(ps, 0.1)), ps), lambda held, p: held[0].get(p, 1.0)),
     "wrapped": (lambda ps: {_Wrapped(p) for p in ps}, lambda held, p: 0.1 if _Wrapped(p) in held else 1.0),
+    "frozen": (lambda ps: {_Frozen(p): 0.1 for p in ps}, lambda held, p: held.get(_Frozen(p), 1.0)),
     "cache": (_counted, lambda held, p: 1.0 / held(p)),
     "is": (list, lambda held, p: 0.1 if any(p is q for q in held) else 1.0),
     "operator": (list, lambda held, p: 0.1 if any(map(operator.is_, held, [p] * 9)) else 1.0),
@@ -422,6 +429,26 @@ def functions_that_ask_nobody_are_given_the_model_s_own(rank, size):
     alone, step = make(False), stowage.shard(make(False), (size,), plan=zero_plan)
     for batch in batches:
         assert abs(alone(*batch) - step(*batch)).item() < 1e-12
+
+
+def a_part_of_what_is_held_is_written_in_the_step_alone(rank, size):
+    results = []
+    for sharded in (False, True):
+        model = _model()
+        weight, optimizer = model[0].weight, torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def loss_of(x, y, model=model, weight=weight):
+            with torch.no_grad():
+                weight[1, 2:4] = 0.3
+            return (model(x) - y).square().mean()
+
+        step = step_of(loss_of, optimizer)
+        step = stowage.shard(step, (size,), plan=zero_plan) if sharded else step
+        results.append([step(*batch) for batch in mlp_batches(8)])
+    for a, b in zip(*results, strict=True):
+        assert abs(a - b).item() < 1e-9
+    with torch.no_grad(), pytest.raises(stowage.Unsupported, match="writes to a copy"):
+        weight[0, 0] = 3.0
 
 
 def data_of_what_is_held_is_not_set(rank, size):

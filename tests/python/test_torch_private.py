@@ -21,6 +21,25 @@ def test_cdata_is_the_address_of_the_tensor():
     assert torch_private.address(None) == 0
 
 
+def test_who_has_a_storage_is_counted():
+    whole = torch.zeros(3)
+    assert hasattr(torch._C, "_storage_Use_Count") and not torch_private.is_shared_storage(whole)
+    row = whole[:1]
+    assert torch_private.is_shared_storage(whole) and torch_private.is_shared_storage(row)
+    del row
+    assert not torch_private.is_shared_storage(whole)
+
+
+def test_hashes_of_fake_tensors_are_told():
+    with torch_private.FakeTensorMode():
+        fake = torch.zeros(3)
+    told = []
+    with torch_private.hashes_told(lambda tensor, frame: told.append((tensor is fake, frame.f_code.co_name))):
+        assert fake not in {torch.zeros(3)} and hash(fake) == id(fake)
+    assert told == [(True, "test_hashes_of_fake_tensors_are_told")] * 2
+    assert hash(fake) == id(fake) and len(told) == 2
+
+
 def test_function_modes_are_a_stack():
     class Mode(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):

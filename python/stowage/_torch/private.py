@@ -2,7 +2,7 @@
 when one changes.
 
 - ``Tensor._cdata``: the address of the TensorImpl. Tensors cross into C++ by it, so that nothing links libtorch_python.
-- ``UntypedStorage._cdata``: the address of the StorageImpl, equal for tensors that share memory.
+- ``UntypedStorage._cdata``: the address of the StorageImpl, equal for tensors that share memory; ``_storage_Use_Count``: who has it.
 - ``FakeTensorMode`` and what it raises when a number or a shape depends on data.
 - ``TorchDispatchMode``: what sees each operator of a run on fake tensors.
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
@@ -92,6 +92,13 @@ def storage_address(tensor: torch.Tensor | None) -> int:
 def shell_address(tensor: torch.Tensor) -> int:
     """As storage_address(), of a DTensor itself, which has a StorageImpl without memory."""
     return TensorBase.untyped_storage(tensor)._cdata
+
+
+def is_shared_storage(tensor: torch.Tensor) -> bool:
+    """Somebody else holds the tensor's storage. A guess: yes, where PyTorch does not count."""
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    storage = TensorBase.untyped_storage(tensor)
+    return count is None or count(storage._cdata) > 2  # the tensor, and what was asked for here
 
 
 def addresses(tensors) -> list[int]:

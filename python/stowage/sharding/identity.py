@@ -30,7 +30,7 @@ from stowage.step.guards.reads import is_library, is_own
 from stowage.step.reach.world import World
 
 _WHY = "which are other objects once they are cut: tell them apart by their names"
-_STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_STANDARD = (os.path.dirname(os.__file__) + os.sep, "<")
 _COMPARE = (operator.is_, operator.is_not)
 _IS_FUNCTIONS = {function.__name__ for function in _COMPARE}
 
@@ -55,22 +55,31 @@ class Identities:
         self._looked = ""  # where a parameter that the model shows was hashed
 
     def _is_key(self, key: Any) -> bool:
+        """One of them, a tuple or an object that holds one, or a weak reference to one."""
+        if isinstance(key, (str, int, float, type, types.FunctionType, types.ModuleType)):
+            return False
         if isinstance(key, tuple):
             return any(self._is_key(part) for part in key)
-        return id(key() if isinstance(key, weakref.ref) else key) in self._ours
+        held = [key() if isinstance(key, weakref.ref) else key]
+        if not isinstance(key, torch.Tensor):
+            parts = gc.get_referents(key)
+            held += [*parts, *(value for part in parts if isinstance(part, dict) for value in part.values())]
+        return any(id(part) in self._ours for part in held)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """The step runs in here, once. Raises Unsupported where it would go another way on parts; that comes before what it raises
         itself, which may be for that."""
-        before = sys.getprofile()  # somebody else's goes first
+        profiled = sys.getprofile() is not None  # by somebody else, who goes first; id() and ``is`` are not seen then
         try:
             try:
-                sys.setprofile(before or self._note)
+                if not profiled:
+                    sys.setprofile(self._note)
                 with hashes_told(self._hashed):
                     yield
             finally:
-                sys.setprofile(before)
+                if not profiled:
+                    sys.setprofile(None)
         except Exception:
             self._refuse()
             raise
@@ -85,7 +94,7 @@ class Identities:
     def _hashed(self, tensor: torch.Tensor, frame: types.FrameType | None) -> None:
         if id(tensor) not in self._shown:
             return
-        while frame is not None and frame.f_code.co_filename.startswith(_STANDARD):
+        while frame is not None and frame.f_code.co_filename.startswith(_STANDARD):  # or made, as by dataclasses
             frame = frame.f_back
         if frame is None or not _is_user_s(frame.f_code):
             return

@@ -43,6 +43,11 @@ class StandIn(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """Between calls; within, PastTheDispatcher comes first."""
+        if func is torch.Tensor.__setitem__ and any(not p.is_replicate() for p in stood_for(args[0]).placements):
+            raise Unsupported(
+                "p[i] = u of a tensor that was cut would be lost: PyTorch writes to a copy. Do it in the step"
+            )
         return func(*stood_for(args), **stood_for(kwargs or {}))
 
 

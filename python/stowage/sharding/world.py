@@ -18,7 +18,14 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
 from stowage._torch import optimizer_steps
-from stowage._torch.private import is_shell, local_tensor, redistribute, storage_address
+from stowage._torch.private import (
+    is_shared_storage,
+    is_shell,
+    local_tensor,
+    redistribute,
+    shell_address,
+    storage_address,
+)
 from stowage.errors import Unsupported, UnsupportedWarning, warn
 from stowage.sharding.optimizer import SplitOptimizer
 from stowage.sharding.parts import Part, Placements, StatePlacement, cut, to_text, whole
@@ -41,9 +48,8 @@ class ShardedState:
         self._stepped = False
         self._parts: dict[int, Part] = {}  # by id of the DTensor parameter
         self._originals: dict[int, torch.Tensor] = {}  # by the same: what the program held before
-        self._buffers: dict[
-            int, tuple[torch.Tensor, torch.Tensor]
-        ] = {}  # by id of the DTensor: it, and what was held before
+        # By id of the DTensor: it, what was held before, and its shell_address()
+        self._buffers: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
         replaced: dict[int, torch.nn.Parameter] = {}
         for name, p in named_parameters(world):
             part = Part(name, p, placements[name], mesh)
@@ -65,7 +71,7 @@ class ShardedState:
         """Takes it back: modules and optimizers hold whole tensors, on every rank, as before the split."""
         with torch.no_grad():
             whole_ones: dict[int, torch.Tensor] = {}
-            for b, original in self._buffers.values():
+            for b, original, _ in self._buffers.values():
                 if can_stand_in(original):
                     hold_again(original, self._dense(b))
                     whole_ones[id(b)] = original
@@ -92,11 +98,11 @@ class ShardedState:
         """Those that the step does not read have no placement, and stay whole. Each once, however many modules have it."""
         if isinstance(buffer, DTensor):
             return buffer
-        for split, original in self._buffers.values():
+        for split, original, _ in self._buffers.values():
             if original is buffer:
                 return split
         split = whole(buffer, self.mesh) if placements is None else cut(buffer, self.mesh, placements)
-        self._buffers[id(split)] = split, buffer
+        self._buffers[id(split)] = split, buffer, shell_address(split)
         return split
 
     def _settle_gradient(self, p: torch.nn.Parameter) -> None:
@@ -172,7 +178,7 @@ class ShardedState:
         """What the program may hold of a parameter or a buffer, and the DTensor that it stands for."""
         pairs: list[tuple[torch.Tensor, torch.Tensor]]
         pairs = [(self._originals[i], part.parameter) for i, part in self._parts.items()]
-        pairs += [(original, split) for split, original in self._buffers.values()]
+        pairs += [(original, split) for split, original, _ in self._buffers.values()]
         return [(held, tensor) for held, tensor in pairs if can_stand_in(held)]
 
     def names(self) -> list[tuple[str, torch.nn.Parameter]]:
@@ -183,6 +189,11 @@ class ShardedState:
         Unsupported for what cannot be taken over."""
         for part in self._parts.values():
             part.refuse_other_data()
+        if any(shell_address(split) != address for split, _, address in self._buffers.values()):
+            raise Unsupported(
+                "the program has set the .data of a buffer, which a tensor in parts does not take: give the module another buffer instead "
+                "(module.name = u)"
+            )
         changed = [split for split in self._optimizers.values() if not split.is_as_left()]
         with torch.no_grad():
             for split in changed:
@@ -329,14 +340,19 @@ def _refuse_overlaps(names: Sequence[tuple[str, torch.Tensor]]) -> None:
 
 
 def warn_of_views(world: World) -> None:
-    """Who holds a tensor in the memory of one that will have memory of its own holds what it is now. O(objects of the
-    program), once."""
-    gc.collect()
+    """Who holds a tensor in the memory of one that will have memory of its own holds what it is now. O(tensors); where there is
+    one, O(objects of the program), once."""
     named = [each for path, module in world.modules for each in module.named_buffers(prefix=path)]
     named = [(name, t) for name, t in (*named_parameters(world), *named) if not is_parts(t) and t.numel()]
     known, names = {id(t) for _, t in named}, {storage_address(t): name for name, t in named}
-    others = (o for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter) and id(o) not in known)
-    if held := sorted({names[storage] for o in others if (storage := storage_address(o)) in names}):
+    if not any(is_shared_storage(t) for _, t in named):
+        return
+
+    def viewed() -> list[str]:
+        others = (o for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter) and id(o) not in known)
+        return sorted({names[storage] for o in others if (storage := storage_address(o)) in names})
+
+    if viewed() and gc.collect() >= 0 and (held := viewed()):  # what only cycles hold is nobody's
         warn(
             f"the program holds a view of '{held[0]}', its .data, or what state_dict() gave{_beside(held)}: that keeps the numbers which it "
             "has now, as the model's will have memory of their own; make it anew where it is needed",
