@@ -100,6 +100,8 @@ MODULES = {
     "matrix functions": lambda: _Of(lambda h: torch.linalg.solve(h @ h.mT + 3 * torch.eye(WIDTH), h)),
     "inverse and determinant": lambda: _Of(lambda h: (h.mT @ h + 2 * torch.eye(LENGTH)).inverse() + torch.det(h.mT @ h)[0]),
     "roll and flip": lambda: _Of(lambda h: h.roll(2, 1) * h.flip(1)),
+    "pad, circular": lambda: _Of(lambda h: F.pad(h, (2, 1), mode="circular") * 2),
+    "pad, shifted": lambda: _Of(lambda h: F.pad(h, (1, -1)) + F.pad(h, (0, 0, -1, 1)) + F.pad(h, (0, 0, 0, 0, 2, -2))),
     "pad": lambda: _Of(lambda h: F.pad(h, (1, 2), mode="reflect") [..., 1:] * 2),
     "unfold": lambda: _Of(lambda h: h.unfold(1, 3, 2).sum(-1)),
     "interpolate": lambda: _Of(lambda h: F.interpolate(h, scale_factor=2, mode="linear")),

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stowage._torch.private import hook_open, rules_alone, tree_map, waiting_collectives
+from stowage._torch.private import hook_open, local_tensor, rules_alone, tree_map, waiting_collectives
 from stowage.errors import Error
 from stowage.sharding.aliases import Aliases, stale
 from stowage.sharding.group import is_communication_error
@@ -130,6 +130,10 @@ def _is_kept_from_dtensor(func) -> bool:
         or "scaled_dot_product" in name
         or "convolution" in name
     )
+
+
+def _name(func) -> str:
+    return func._schema.name.split("::")[1]
 
 
 def _draws(func, args: tuple, kwargs: dict) -> bool:
@@ -287,7 +291,10 @@ class PlacedMode(TorchDispatchMode):
         if _draws(func, args, kwargs) or _writes_plain(func, args, kwargs):
             return self._run_whole(func, args, kwargs)
         if placed is not None:
-            return self._run_placed(func, args, kwargs, placed)
+            result = self._run_placed(func, args, kwargs, placed)
+            if _name(func) in _EMPTIES and self._is_written_by_parts(placed):
+                local_tensor(result).zero_()
+            return result
         if _is_kept_from_dtensor(func) or _writes_summands(func, args, kwargs):
             return self._run_whole(func, args, kwargs)
         try:
@@ -296,6 +303,12 @@ class PlacedMode(TorchDispatchMode):
             if is_communication_error(reason) or isinstance(reason, Error):
                 raise
             return self._run_whole(func, args, kwargs)
+
+    def _is_written_by_parts(self, placed: PlacedOp) -> bool:
+        """What is there then goes from one copy of it to the other before it is all written: no kernel may read what none has
+        filled."""
+        needed = self._plan.stale if self._plan is not None else None
+        return needed is None or any(root in needed for root in placed.roots)
 
     def _run_placed(self, func, args: tuple, kwargs: dict, placed: PlacedOp) -> Any:
         """The kernel on the parts, as the plan has it. What one rank's part is too small for runs whole, on all
