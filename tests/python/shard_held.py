@@ -363,6 +363,16 @@ def who_parameters_are_cannot_be_asked(rank, size):
             stowage.shard(_asks(size, body, hold)[1], (size,), plan=zero_plan)(*mlp_batches()[0])
 
 
+def code_that_was_typed_in_is_looked_at(rank, size):
+    names = {"torch": torch}
+    source = "def body(model, held, loss):\n    return loss + sum(p.square().sum() for p in model.parameters() if id(p) in held)"
+    for file in ("<stdin>", "<string>", "<ipython-input-3-0a>"):
+        exec(compile(source, file, "exec"), names)
+        step = _asks(size, names["body"], lambda m: {id(p) for p in m.parameters()})[1]
+        with pytest.raises(stowage.Unsupported, match=rf"{file}:\d: the step asks for the id"):
+            stowage.shard(step, (size,), plan=zero_plan)(*mlp_batches()[0])
+
+
 def who_parameters_are_may_be_asked_of_what_is_held(rank, size):
     """And of what the step itself has made; sets and dicts of them may be gone through."""
 

@@ -30,7 +30,7 @@ from stowage.step.guards.reads import is_library, is_own
 from stowage.step.reach.world import World
 
 _WHY = "which are other objects once they are cut: tell them apart by their names"
-_STANDARD = (os.path.dirname(os.__file__) + os.sep, "<")
+_STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 _COMPARE = (operator.is_, operator.is_not)
 _IS_FUNCTIONS = {function.__name__ for function in _COMPARE}
 
@@ -94,7 +94,7 @@ class Identities:
     def _hashed(self, tensor: torch.Tensor, frame: types.FrameType | None) -> None:
         if id(tensor) not in self._shown:
             return
-        while frame is not None and frame.f_code.co_filename.startswith(_STANDARD):  # or made, as by dataclasses
+        while frame is not None and (frame.f_code.co_filename.startswith(_STANDARD) or _is_made(frame.f_code)):
             frame = frame.f_back
         if frame is None or not _is_user_s(frame.f_code):
             return
@@ -141,7 +141,15 @@ def _line(frame: types.FrameType) -> str:
 
 
 def _is_user_s(code: types.CodeType) -> bool:
-    return not is_library(code) and not is_own(code) and not code.co_filename.startswith("<")
+    """Also what is typed in (<stdin>, <ipython-input>) and run by exec()."""
+    return not is_library(code) and not is_own(code) and not _is_made(code)
+
+
+def _is_made(code: types.CodeType) -> bool:
+    """By libraries: __hash__() and the like of dataclasses, what torch.fx compiles."""
+    return code.co_filename.startswith("<eval_with_key") or (
+        code.co_filename == "<string>" and code.co_name.startswith("__")
+    )
 
 
 def _names_builtin(code: types.CodeType, names: dict[str, Any], name: str) -> bool:
