@@ -26,9 +26,11 @@ def lets_go(model, optimizer, loss_fn):
 
 def rehearse(replay, arguments):
     inputs = replay.inputs(arguments)
-    with replay.host_state(always_back=True):
+    with replay.host_state() as undo:
         replay.match(inputs)
-        return replay.rehearse_matched(inputs)
+        rehearsal = replay.rehearse_matched(inputs)
+        undo.now()
+    return rehearsal
 
 
 def started(name, form="loop", count=4):
