@@ -417,7 +417,7 @@ def is_shell(tensor: torch.Tensor) -> bool:
 @contextlib.contextmanager
 def hashes_told(tell: Callable[[torch.Tensor, types.FrameType | None], None]) -> Iterator[None]:
     """While open, ``tell`` hears which fake tensors are hashed, and in which frame of Python."""
-    assert "__hash__" not in vars(FakeTensor)
+    before = vars(FakeTensor).get("__hash__")  # none of its own
 
     def told(self: torch.Tensor) -> int:
         tell(self, sys._getframe(1))
@@ -427,7 +427,10 @@ def hashes_told(tell: Callable[[torch.Tensor, types.FrameType | None], None]) ->
     try:
         yield
     finally:
-        del FakeTensor.__hash__
+        if before is None:
+            del FakeTensor.__hash__
+        else:
+            FakeTensor.__hash__ = before  # type: ignore[method-assign]
 
 
 def make_dtensor(local: torch.Tensor, mesh, placements, shape, stride) -> DTensor:
