@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import copy
+import cProfile
 import dataclasses
 import functools
 import operator
+import sys
 import weakref
 
 import pytest
@@ -361,6 +363,20 @@ def who_parameters_are_cannot_be_asked(rank, size):
     ):
         with pytest.raises(stowage.Unsupported, match=words):
             stowage.shard(_asks(size, body, hold)[1], (size,), plan=zero_plan)(*mlp_batches()[0])
+
+
+def a_profiler_may_run_around_the_first_call(rank, size):
+    """It goes on, and hears of the step."""
+    model = _model()
+    step = stowage.shard(_steps_of(model), (size,), plan=zero_plan)
+    profile = cProfile.Profile()
+    for batch in mlp_batches(3):
+        profile.enable()
+        loss = step(*batch)
+        assert sys.getprofile() is profile
+        profile.disable()
+        assert torch.isfinite(loss)
+    assert any("shard_pair.py" in getattr(entry.code, "co_filename", "") for entry in profile.getstats())
 
 
 def code_that_was_typed_in_is_looked_at(rank, size):

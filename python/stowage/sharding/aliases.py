@@ -45,12 +45,12 @@ def stale(program: Program) -> set[int]:
             )
         found.add(roots[tensor])
 
-    looks = iter(program.looks)
-    next_look = next(looks, None)
+    looks: dict[int, list[int]] = {}  # by the op before which Python reads them
+    for at, tensor in program.looks:
+        looks.setdefault(at, []).append(tensor)
     for at, op in enumerate(program.ops):
-        while next_look is not None and next_look[0] <= at:
-            look(next_look[1])
-            next_look = next(looks, None)
+        for tensor in looks.get(at, ()):
+            look(tensor)
         in_optimizer = op["phase"] == "optimizer"
         for tensor in tensor_ids(op):
             look(tensor, in_optimizer)
@@ -60,9 +60,8 @@ def stale(program: Program) -> set[int]:
             if in_optimizer:  # on this rank's parts, which are one memory
                 known.update(dict.fromkeys((i for i in homes if roots[i] == roots[tensor]), at))
         known.update(dict.fromkeys((o for o in op["outputs"] if o is not None), at))
-    for behind in (next_look, *looks):
-        if behind is not None:
-            look(behind[1])
+    for tensor in looks.get(len(program.ops), ()):
+        look(tensor)
     for tensor, entry in enumerate(program.tensors):
         if entry["kind"] in ("parameter", "module_buffer", "input", "output"):
             look(tensor)

@@ -132,10 +132,6 @@ def _is_kept_from_dtensor(func) -> bool:
     )
 
 
-def _name(func) -> str:
-    return func._schema.name.split("::")[1]
-
-
 def _draws(func, args: tuple, kwargs: dict) -> bool:
     """Random numbers. Attention kernels say that they might; without dropout they do not."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
@@ -195,7 +191,8 @@ class PlacedOp:
         ]
         n, m = len(planned["inputs"]), len(planned["computed"])
         self.inputs, self.computed, self.outputs = places[:n], places[n : n + m], places[n + m :]
-        if op["target"].split(".")[1] in _EMPTIES:
+        self.is_empty = op["target"].split(".")[1] in _EMPTIES
+        if self.is_empty:
             self.computed = self.outputs  # nothing is in it that could be moved
         self.recipe = planned.get("recipe", "")
         self.shapes = [None if o is None else tuple(program.tensors[o]["shape"]) for o in op["outputs"]]
@@ -292,7 +289,7 @@ class PlacedMode(TorchDispatchMode):
             return self._run_whole(func, args, kwargs)
         if placed is not None:
             result = self._run_placed(func, args, kwargs, placed)
-            if _name(func) in _EMPTIES and self._is_written_by_parts(placed):
+            if placed.is_empty and self._is_written_by_parts(placed):
                 local_tensor(result).zero_()
             return result
         if _is_kept_from_dtensor(func) or _writes_summands(func, args, kwargs):

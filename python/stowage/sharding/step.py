@@ -27,6 +27,7 @@ from stowage.sharding.capture import capture_program
 from stowage.sharding.checkpoint import CheckpointMixin
 from stowage.sharding.decision import Choice, decisions
 from stowage.sharding.group import Ranks, as_mesh
+from stowage.sharding.held_views import warn_of_views
 from stowage.sharding.index_ranges import index_ranges, refuse_indices
 from stowage.sharding.mode import OpPlan, PlacedMode
 from stowage.sharding.old_gradients import OldGradients
@@ -41,7 +42,6 @@ from stowage.sharding.world import (
     is_parts,
     named_parameters,
     refuse_what_cannot_be_cut,
-    warn_of_views,
 )
 from stowage.sizes import parse_bytes
 from stowage.step.life_cycle import LifeCycle, SignatureState

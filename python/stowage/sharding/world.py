@@ -8,7 +8,6 @@ user's modules ──_rebind──► DTensor parameters (Part) and buffers     
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -19,14 +18,13 @@ from torch.optim import Optimizer
 
 from stowage._torch import optimizer_steps
 from stowage._torch.private import (
-    is_shared_storage,
     is_shell,
     local_tensor,
     redistribute,
     shell_address,
     storage_address,
 )
-from stowage.errors import Unsupported, UnsupportedWarning, warn
+from stowage.errors import Unsupported
 from stowage.sharding.optimizer import SplitOptimizer
 from stowage.sharding.parts import Part, Placements, StatePlacement, cut, to_text, whole
 from stowage.sharding.past_the_dispatcher import without_inference
@@ -85,7 +83,7 @@ class ShardedState:
                 p.grad = None if part.parameter.grad is None else self._dense(part.parameter.grad)
                 whole_ones[id(part.parameter)] = p
             for _, module in self.world.modules:
-                _rebind(module, whole_ones, lambda b: whole_ones.get(id(b), self._dense(b)))
+                _rebind(module, whole_ones, lambda b: whole_ones[id(b)] if id(b) in whole_ones else self._dense(b))
             for split in self._optimizers.values():
                 split.put_together(whole_ones, self._dense)
 
@@ -337,31 +335,6 @@ def _refuse_overlaps(names: Sequence[tuple[str, torch.Tensor]]) -> None:
             raise Unsupported(
                 f"'{name}' and '{other}' look at the same memory, and will have memory of their own: keep one of them"
             )
-
-
-def warn_of_views(world: World) -> None:
-    """Who holds a tensor in the memory of one that will have memory of its own holds what it is now. O(tensors); where there is
-    one, O(objects of the program), once."""
-    named = [each for path, module in world.modules for each in module.named_buffers(prefix=path)]
-    named = [(name, t) for name, t in (*named_parameters(world), *named) if not is_parts(t) and t.numel()]
-    known, names = {id(t) for _, t in named}, {storage_address(t): name for name, t in named}
-    if not any(is_shared_storage(t) for _, t in named):
-        return
-
-    def viewed() -> list[str]:
-        others = (o for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter) and id(o) not in known)
-        return sorted({names[storage] for o in others if (storage := storage_address(o)) in names})
-
-    if viewed() and gc.collect() >= 0 and (held := viewed()):  # what only cycles hold is nobody's
-        warn(
-            f"the program holds a view of '{held[0]}', its .data, or what state_dict() gave{_beside(held)}: that keeps the numbers which it "
-            "has now, as the model's will have memory of their own; make it anew where it is needed",
-            UnsupportedWarning,
-        )
-
-
-def _beside(names: Sequence[str]) -> str:
-    return f" (and of {len(names) - 1} more)" if len(names) > 1 else ""
 
 
 def flat_weights(module: torch.nn.Module) -> dict[str, Any]:
