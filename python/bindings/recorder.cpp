@@ -281,10 +281,9 @@ void bind_recorder(nb::module_& m) {
           "returned"_a, "keep"_a = false, "replaced"_a = std::vector<Address>(), "dropped"_a = std::vector<int>(),
           "earlier"_a = std::vector<TapeHandle>(), "returned_numbers"_a = std::vector<std::int32_t>(),
           "until_next"_a = std::vector<int>(),
-          "replaced: lasting tensors that the step has read, and put others in their places. dropped: positions of "
-          "inputs that are gone before a planned call runs. earlier: recordings of the same step. returned_numbers: "
-          "ops "
-          "that tell a number of which the step makes nothing but what it returns. until_next: positions in returned, "
-          "of what "
-          "is gone before any part of the next planned call runs.");
+          "replaced: lasting tensors that the step has read, and put others in their places. dropped: "
+          "positions of inputs that are gone before a planned call runs. earlier: recordings of the same "
+          "step. returned_numbers: ops that tell a number of which the step makes nothing but what it "
+          "returns. until_next: positions in returned, of what is gone before any part of the next planned "
+          "call runs.");
 }
