@@ -16,6 +16,7 @@ and that it keeps no address.
   of their parameters are pointers to const.
 - A kernel's extension module exports it as the C function ``kernel``.
 - ``torch._guards.CompileContext``: tells whether a thread compiles.
+- ``torch._dynamo.eval_frame.OptimizeContext``: one is made by each torch.compile(); ``cached_backends`` has those of before.
 - ``torch._dynamo.callback_handler``: tells when a compilation begins and ends. What it does in between is no part of the
   step. Functions of PyTorch's compile, too (torch.cond): where nothing compiled is reached beforehand, that is noticed
   then, and the step is recorded anew as one with compiled regions.
@@ -29,7 +30,7 @@ and that it keeps no address.
 
 Dynamo's guards compare the dispatch keys of tensors, which differ while a step is recorded: the calls that are not
 recorded run with these keys as well (``run_alike``), or each region would be compiled twice. So do all calls of a step with
-a budget have the key by which that watches, and all of a budget's block where the compiler is in use.
+a budget have the key by which that watches, and all of a budget's block where torch.compile has been called.
 
 Source: torch/_inductor/codegen/wrapper.py and cpp_wrapper_cpu.py, torch/_dynamo/callback.py, of PyTorch 2.11 to 2.13."""
 
@@ -37,6 +38,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import re
 import sys
 import threading
@@ -56,7 +58,8 @@ _OTHER_KERNEL = re.compile(r"^(\w+) = async_compile\.(?!cpp_pybinding\()(\w+)\("
 _CPP_WRAPPER = "CppWrapperCodeCache.load_pybinding("
 _LOCK = threading.Lock()
 _EXPOSED = "__stowage_exposed__"
-_here = threading.local()  # .listener: of the step that this thread records or matches
+_WRAPPED = threading.Event()  # torch.compile has been called in this process
+_here = threading.local()  # .listener: of the step that this thread records or matches; .keys: of its budget's block
 
 
 class UnknownKernel(Exception):
@@ -77,17 +80,40 @@ def _operators_are_seen() -> bool:
     return _runtime.intercepting() or _runtime.thread_attached()
 
 
+class _OneSetOfKeys:
+    """Of a budget's block: the dispatch keys that the guards of compiled code see, whether the budget sleeps or not. Each
+    operator pays for that, so they are kept only where something is to be compiled, or from there on."""
+
+    def __init__(self) -> None:
+        self._kept = contextlib.ExitStack()
+        self._settled = False
+
+    def keep(self) -> None:
+        if not self._settled:
+            self._settled = True
+            self._kept.enter_context(_key_kept())
+
+    def done(self) -> None:
+        self._settled = True
+        self._kept.close()
+
+
 @contextlib.contextmanager
 def seen_by_budgets() -> Iterator[None]:
     """In this block a budget watches: regions are exposed, those to come as soon as they are compiled. The guards see one
     set of dispatch keys, whether the budget sleeps or not."""
-    if not in_use():
+    keys = _OneSetOfKeys()
+    before, _here.keys = getattr(_here, "keys", None), keys
+    try:
+        if in_use():
+            _listen()
+            expose()
+        if _WRAPPED.is_set():
+            keys.keep()
         yield
-        return
-    _listen()
-    expose()
-    with _key_kept():
-        yield
+    finally:
+        _here.keys = before
+        keys.done()
 
 
 def expose() -> None:
@@ -265,6 +291,28 @@ def _listen() -> None:
 
 
 when_imported("torch._dynamo.callback", _listen)
+
+
+def _tell_of_wraps() -> None:
+    eval_frame = sys.modules["torch._dynamo.eval_frame"]
+    context = getattr(eval_frame, "OptimizeContext", None)
+    if context is None or any(map(callable, getattr(eval_frame, "cached_backends", {}).values())):
+        _WRAPPED.set()
+    if context is None:
+        return
+    make = context.__init__
+
+    @functools.wraps(make)
+    def __init__(self: Any, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        _WRAPPED.set()
+        if keys := getattr(_here, "keys", None):
+            keys.keep()
+
+    context.__init__ = __init__
+
+
+when_imported("torch._dynamo.eval_frame", _tell_of_wraps)
 
 
 def _is_not_compiled() -> None:

@@ -2,6 +2,8 @@
 back, stays while they run, and may leave afterwards; their allocations count."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -142,13 +144,49 @@ def test_nothing_is_compiled_twice(share):
     assert step.stats()["planned_steps"] > 0, step.refusal
     assert count == wanted == 2 and all(map(torch.equal, got, expected))
 
-    def within():
+    def within(plain_steps):
         limit = _runtime.live_bytes() + (1 << 30 if share > 0.9 else 3_500_000)
         with stowage.budget(limit):
+            other = nn.Linear(4, 4)
+            for _ in range(plain_steps):  # it sleeps after some where the limit is far away
+                other(torch.ones(4)).sum().backward()
+                torch.optim.SGD(other.parameters(), 0.1).step()
             return steps()
 
-    (got, _), count = graphs(within)
-    assert count == wanted and all(map(torch.equal, got, expected))
+    for plain_steps in (0, 4):
+        (got, _), count = graphs(lambda plain_steps=plain_steps: within(plain_steps))
+        assert count == wanted and all(map(torch.equal, got, expected))
+
+
+_SLEEPING = """
+import torch, stowage
+from stowage import _runtime
+
+def keys():
+    return str(torch._C._dispatch_tls_local_include_set())
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+before = keys()
+for compiles in (False, True):
+    with stowage.budget(_runtime.live_bytes() + (1 << 30)) as b:
+        for _ in range(4):
+            model(torch.ones(4)).sum().backward()
+            optimizer.step()
+        assert (keys() == before) is not {early}, keys()
+        assert b.stats()["ops"] > 0
+        if compiles:
+            torch.compile(torch.sin, backend="eager")(torch.ones(2))
+            assert keys() != before  # from here on its guards see one set of keys
+    assert keys() == before
+"""
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_sleeping_block_sees_no_operator_where_nothing_is_compiled(early):
+    """PyTorch's optimizers import the compiler. That alone costs a program nothing; torch.compile() before our import does."""
+    first = "import torch; torch.compile(torch.cos, backend='eager')" if early else ""
+    subprocess.run([sys.executable, "-c", first + _SLEEPING.format(early=early)], check=True, timeout=120)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
