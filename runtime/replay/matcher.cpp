@@ -417,7 +417,8 @@ bool Matcher::one_to_one(const TapeOp& op, const torch::jit::Stack& stack) const
     if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
     for_each_tensor(op.tensors[i], stack[stack.size() - op.tensors.size() + i],
                     [&](SlotId slot, const at::Tensor& tensor) {
-                      if (!slot.valid() || place_of(tensor).block.valid()) return;
+                      if (!slot.valid() || !tensor.defined() || !tensor.has_storage()) return;
+                      if (place_of(tensor).block.valid()) return;
                       const BlockId block = tape_->slots[slot.index()].block;
                       if (tape_->blocks[block.index()].by_value) return;
                       const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();

@@ -157,7 +157,7 @@ def test_two_storages_over_the_same_bytes():
 
         return step, lambda i: (rows(i),), model.parameters
 
-    with pytest.warns(UnsupportedWarning, match="different storages over the same memory"):
+    with pytest.warns(UnsupportedWarning, match="lie over the same memory, each by itself"):
         agrees(make, planned=False)
 
 

@@ -2,6 +2,7 @@
 everything as it was."""
 
 import ctypes
+import functools
 import itertools
 import random
 
@@ -13,6 +14,7 @@ from torn import WORLDS, Loop, classes, differs
 import stowage
 
 BATCHES = [(torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(i)), torch.full((4, 6), i)) for i in range(3)]
+ROWS = [torch.randn(6, 8, generator=torch.Generator().manual_seed(i)) for i in range(8)]
 
 
 def started(name) -> tuple[Loop, object]:
@@ -225,3 +227,154 @@ def test_what_it_cannot_take():
 
     with pytest.raises(KeyError, match="mine"):
         stowage.verify(step, [1])
+
+
+def _linear():
+    torch.manual_seed(1)
+    model = nn.Linear(8, 4)
+    return model, torch.optim.SGD(model.parameters(), 0.1)
+
+
+def _trained(optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def test_whether_a_parameter_takes_gradients_is_put_back():
+    model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4))
+    model[0].requires_grad_(False)
+    optimizer, calls = torch.optim.SGD(model.parameters(), 0.1), [0]
+
+    def unfreezes(x):
+        calls[0] += 1
+        if calls[0] == 3:
+            model[0].requires_grad_(True)
+        for p in model.parameters():
+            p.uses = getattr(p, "uses", 0) + 1
+        return _trained(optimizer, model(x).square().mean())
+
+    assert stowage.verify(unfreezes, ROWS).equal
+    assert [p.requires_grad for p in model.parameters()] == [False, False, True, True]
+    assert calls == [0] and not any(hasattr(p, "uses") for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["tensor", "accumulated", "module", "optimizer"])
+def test_hooks_that_the_step_registers_are_gone(kind):
+    model, optimizer = _linear()
+    calls = []
+
+    def step(x):
+        if kind == "tensor":
+            model.weight.register_hook(lambda g: calls.append(1))
+        elif kind == "accumulated":
+            model.weight.register_post_accumulate_grad_hook(lambda p: calls.append(1))
+        elif kind == "module":
+            model.register_forward_hook(lambda *_: calls.append(1))
+        else:
+            optimizer.register_step_post_hook(lambda *_: calls.append(1))
+        return _trained(optimizer, model(x).square().mean())
+
+    assert stowage.verify(step, ROWS).equal
+    assert not calls
+    _trained(optimizer, model(ROWS[0]).square().mean())
+    assert not calls
+
+
+def test_a_module_that_the_step_parametrizes():
+    model, optimizer = _linear()
+    calls = [0]
+
+    def step(x):
+        calls[0] += 1
+        if calls[0] == 3:
+            nn.utils.parametrizations.weight_norm(model)
+        return _trained(optimizer, model(x).square().mean())
+
+    before = [p.clone() for p in model.parameters()]
+    assert stowage.verify(step, ROWS).equal
+    assert type(model) is nn.Linear and [name for name, _ in model.named_parameters()] == ["weight", "bias"]
+    assert all(map(torch.equal, model.parameters(), before))
+
+
+@pytest.mark.parametrize("bound", [None, 2])
+def test_what_caches_remember(bound):
+    """A bounded cache keeps its order in C."""
+    model, optimizer = _linear()
+    calls = [0]
+
+    @functools.lru_cache(maxsize=bound)
+    def factor(n):
+        return 1 + n / 7
+
+    def step(x):
+        calls[0] += 1
+        return _trained(optimizer, model(x).square().mean() * factor(calls[0] // 3))
+
+    step(ROWS[0])
+    found = stowage.verify(step, ROWS)
+    assert found.equal and calls == [1]
+    assert found.left == ("" if bound is None else "_lru_cache_wrapper")
+    assert bound is not None or factor.cache_info().currsize == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("budget", [None, "1MiB"])
+def test_a_scripted_module(budget):
+    model = torch.jit.script(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    before = [t.clone() for t in model.state_dict().values()]
+    found = stowage.verify(lambda x: _trained(optimizer, model(x).square().mean()), ROWS, budget=budget)
+    assert found.equal and found.planned_calls > 0, found
+    assert all(map(torch.equal, model.state_dict().values(), before))
+
+
+def test_a_scripted_module_that_runs_out_of_memory():
+    model = torch.jit.script(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    before = [t.clone() for t in model.state_dict().values()]
+
+    def step(x):
+        _trained(optimizer, model(x).square().mean())
+        return x.new_zeros(1 << 20)
+
+    with pytest.raises(stowage.OutOfMemory):
+        stowage.compile(step, budget="1MiB")(ROWS[0])
+    assert all(map(torch.equal, model.state_dict().values(), before))
+
+
+def test_a_skeleton_without_memory():
+    models = [nn.Linear(8, 4) for _ in range(3)]
+    parameters, _ = torch.func.stack_module_state(models)
+    skeleton = nn.Linear(8, 4, device="meta")
+    optimizer = torch.optim.SGD(parameters.values(), 0.1)
+
+    def step(x):
+        of_each = torch.func.vmap(lambda p, x: torch.func.functional_call(skeleton, p, (x,)), (0, None))
+        return _trained(optimizer, of_each(parameters, x).square().mean())
+
+    found = stowage.verify(step, ROWS)
+    assert found.equal and found.planned_calls > 0, found
+
+
+def test_batches_of_a_loader_that_the_step_holds():
+    model, optimizer = _linear()
+    batches = iter(torch.utils.data.DataLoader(torch.randn(90, 8), batch_size=2))
+
+    found = stowage.verify(lambda _: _trained(optimizer, model(next(batches)).square().mean()), ROWS)
+    assert "generator" in found.left, found
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_lazy_modules_have_their_shapes_before():
+    model = nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.LazyLinear(2))
+
+    def step(x):
+        return model(x).square().mean().detach()
+
+    with pytest.raises(stowage.Error, match="'model' has lazy parameters without a shape"):
+        stowage.verify(step, ROWS)
+    assert isinstance(model[0], nn.LazyLinear)
+    step(ROWS[0])
+    stowage.verify(step, ROWS)

@@ -25,6 +25,8 @@ _OF_C: tuple[type, ...] = (
     types.WrapperDescriptorType,
     types.MethodWrapperType,
     types.GetSetDescriptorType,
+    type(torch.ops.aten.add),  # which a program that has put its own there does not call
+    type(torch.ops.aten.add.Tensor),
 )
 _OF_TORCH = os.path.dirname(torch.__file__) + os.sep
 _OF_PYTHON = sysconfig.get_path("stdlib") + os.sep

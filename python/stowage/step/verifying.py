@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from stowage import _runtime
 from stowage._torch.private import address, flatten, local_tensor, storage_address
@@ -93,7 +94,7 @@ def verify(
         A Verification.
 
     Raises:
-        Error: there are no batches.
+        Error: there are no batches; a module has lazy parameters that no call has given a shape.
         Infeasible: nothing fits the budget.
         Exception: what the step raises.
     """
@@ -102,7 +103,14 @@ def verify(
     if not given:
         raise Error("verify() needs at least one batch")
     calls = [given[i % len(given)] for i in range(max(len(given), _LEAST_CALLS))]
-    state = _Before(World(function, objects_of(tuple(given), {})))
+    world = World(function, objects_of(tuple(given), {}))
+    world.reach_all()
+    lazy = next((name for name, m in world.modules if any(map(is_lazy, (*m.parameters(), *m.buffers())))), None)
+    if lazy is not None:
+        raise Error(
+            f"'{lazy}' has lazy parameters without a shape, which cannot be put back; run the step once before verify()"
+        )
+    state = _Before(world)
     try:
         found = _verified(function, calls, state, budget, strict)
     finally:
@@ -211,6 +219,8 @@ class _Before:
 def _shown(value: Any) -> Any:
     """Equal for equal bits."""
     if isinstance(value, torch.Tensor):
+        if value.device.type == "meta":
+            return tuple(value.shape), str(value.dtype)
         plain = local_tensor(value).detach().resolve_conj().resolve_neg().contiguous()
         return tuple(value.shape), str(value.dtype), _runtime.digest(address(plain))
     if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):

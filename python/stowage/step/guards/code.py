@@ -4,8 +4,8 @@
     code     ──▶ global by name          where that code has run; builtins that a global could hide, too
              ──▶ name of a module        each attribute that the code may read of a module which it names or imports
 
-Libraries' functions are entered when they run, the user's at once: what they read must be known as it was before. O(names in
-the code)."""
+Libraries' functions are entered when they run, the user's at once, those that a library's decorator hides as well: what they read
+must be known as it was before. O(names in the code)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import sys
 import types
 from typing import Any
 
+from stowage.step.guards.callbacks import behind
 from stowage.step.guards.graph import Graph
 from stowage.step.guards.reads import is_library, is_library_module, is_own, is_standard, reads
 from stowage.step.guards.training import is_compiled
@@ -32,6 +33,8 @@ def enter_python_function(graph: Graph, i: int, fn: types.FunctionType, path: st
     graph.functions.setdefault(code, []).append(i)
     if is_library(code) and code not in graph.ran.codes:
         graph.add(i, graph.guard.function(fn, path))
+        for inner in behind(fn):
+            graph.reach(i, code, inner, path, trusted)
         graph.unrun.setdefault(code, []).append((i, fn, path))
         return
     graph.add(i, graph.guard.function(fn, path))

@@ -19,6 +19,7 @@ import torch
 
 from stowage._core import class_dict, python_class, slot_offset
 from stowage.step.guards.blind import module_of, type_name
+from stowage.step.guards.callbacks import callbacks
 from stowage.step.guards.graph import Graph
 from stowage.step.guards.memory import opaque
 from stowage.step.guards.reads import is_standard
@@ -130,6 +131,8 @@ def attributes(
         for name, item in list(namespace.items()):
             if name not in skip:
                 graph.attribute(i, name, item, path, quiet, trusted)
+                for inner in callbacks([item]) if quiet and not trusted else ():
+                    graph.reach(i, name, inner, f"{path}.{name}", trusted)
     if shape.slots:
         graph.add(i, graph.guard.slots(value, shape.slots, quiet, path), trusted)
         for name, _ in shape.slots:

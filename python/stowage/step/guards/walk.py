@@ -13,7 +13,7 @@ count.
     graph.py      the graph itself               edges.py        when an edge counts
     kinds.py      which class is entered how     found.py        modules, optimizers, ... that the walk meets
       code.py       functions: closure, globals, imported modules
-      callables.py  methods, functions of C, partials, caches
+      callables.py  methods, functions of C, partials, caches     callbacks.py  the user's functions in what libraries hold
       containers.py lists, dicts, sets           objects.py      instances and classes: attributes, slots
       memory.py     arrays, objects of C         training.py     tensors, modules, optimizers
       standard.py   what of Python's library and NumPy has a way of its own; their settings: settings.py
@@ -56,6 +56,8 @@ from stowage.step.guards.reads import is_library, reads
 from stowage.step.guards.standard import ITERATORS
 from stowage.step.guards.threads import known_to_others
 
+# Methods of the user's that PyTorch calls by name.
+_CALLED_BY_TORCH = ("forward", "backward", "setup_context", "step", "get_lr")
 _NO_CODE: Mapping[types.CodeType, int] = types.MappingProxyType({})
 
 
@@ -99,14 +101,16 @@ class Walk:
             return
         for index, fn, path in self.graph.unrun.pop(call.__code__, ()):  # a decorator of a library's
             enter_function(self.graph, index, fn, path)
-        todo = [call.__code__]
-        while todo:
-            known = set(self.graph.functions)
-            code = todo.pop()
-            if not is_library(code):
-                self.graph.look_up(reads(code).attributes)
+        looked_at: set[types.CodeType] = set()
+        names = set(_CALLED_BY_TORCH)
+        objects = 0
+        while objects < len(self.graph.edges):
+            objects = len(self.graph.edges)
+            found = [each for each in self.graph.functions if each not in looked_at]
+            looked_at.update(found)
+            names.update(*(reads(each).attributes for each in found if not is_library(each)))
+            self.graph.look_up(names)
             self.graph.grow()
-            todo += [each for each in self.graph.functions if each not in known and not is_library(each)]
 
     def _reach(self, value: Any, path: str, trusted: bool = False) -> None:
         self.graph.reach(self._root, None, value, path, trusted)

@@ -1,15 +1,18 @@
 """What objects of C keep to themselves, and whether a run of Python has moved it on.
 
     was = state_of(value)          iterators: where they are; generators: where they wait, and with what; queues: how much they
-    ... the run ...                hold; files: where they are read and written
+    ... the run ...                hold; files: where they are read and written; functools.lru_cache: what it remembers
     same(value, was)
 
-Iterators over sequences can be set back: way_back(). O(1) an object, but for iterators over iterators."""
+Iterators over sequences and caches without a bound can be set back: way_back(). O(1) an object, but for iterators over iterators
+and what caches hold."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
+import gc
 import io
 import operator
 import queue
@@ -23,10 +26,13 @@ _WAITING = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _SEQUENCES: tuple[Any, ...] = ([], (), range(0), "", b"", bytearray(), range(1 << 70))
 _OF_SEQUENCES = (*(type(iter(of)) for of in _SEQUENCES), type(reversed([])))
 _DEEPEST = 8  # iterators over iterators
+_CACHED = type(functools.lru_cache(lambda: None))
 
 
 def is_kept(value: Any) -> bool:
     cls = type(value)
+    if isinstance(value, _CACHED):
+        return True
     if isinstance(value, (*_WAITING, io.IOBase, queue.SimpleQueue)):
         return all(value is not stream for stream in (sys.stdout, sys.stderr, sys.stdin))
     return hasattr(cls, "__next__") and not cls.__flags__ & (1 << 9)  # a type of C
@@ -43,8 +49,37 @@ def same(value: Any, was: Any) -> bool:
     return _equal(state_of(value), was)
 
 
-def way_back(iterator: Any) -> Callable[[], object] | None:
-    """To where the iterator over a sequence is now: it can go there as long as it has not come to its end."""
+def way_back(value: Any) -> Callable[[], object] | None:
+    """To where it is now."""
+    return _cache_back(value) if isinstance(value, _CACHED) else _iterator_back(value)
+
+
+def _remembered(cached: Any) -> dict:
+    """By arguments. Where it is bounded, elements of a list of C's, else results."""
+    inner = (part for part in gc.get_referents(cached) if type(part) is dict and part is not cached.__dict__)
+    return next(inner, {})
+
+
+def _cache_back(cached: Any) -> Callable[[], object] | None:
+    if cached.cache_info().maxsize is not None:
+        return None
+    kept = dict(_remembered(cached))
+
+    def back() -> None:
+        now = _remembered(cached)
+        if not _equal(_pairs(now), _pairs(kept)):
+            now.clear()
+            now.update(kept)
+
+    return back
+
+
+def _pairs(known: dict) -> tuple:
+    return *known, *known.values()
+
+
+def _iterator_back(iterator: Any) -> Callable[[], object] | None:
+    """That over a sequence can go there as long as it has not come to its end."""
     if not isinstance(iterator, _OF_SEQUENCES):
         return None
     value: Any = iterator
@@ -65,6 +100,8 @@ def way_back(iterator: Any) -> Callable[[], object] | None:
 
 
 def _state_of(value: Any, depth: int) -> Any:
+    if isinstance(value, _CACHED):
+        return _pairs(_remembered(value))
     if isinstance(value, types.GeneratorType):
         return _of_frame(value.gi_frame, value.gi_yieldfrom, depth)
     if isinstance(value, types.CoroutineType):

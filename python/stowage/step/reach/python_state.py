@@ -51,6 +51,7 @@ _HOLDERS = (
     torch.optim.Optimizer,
 )  # whose parts are reached by themselves
 _MOST_ELEMENTS = 1 << 12  # of a library's containers
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of tensors
 _ABSENT = object()
 
 
@@ -119,6 +120,8 @@ class PythonState:
             self._keep(value.queue)
         elif isinstance(value, type):
             self._keep_class(value)
+        elif isinstance(value, torch.Tensor):
+            self._keep_tensor(value)
         elif kept_by_c.is_kept(value):
             self._kept_by_c.append((value, kept_by_c.state_of(value)))
             if (back := kept_by_c.way_back(value)) is not None:
@@ -189,12 +192,29 @@ class PythonState:
 
         self._back.append(back)
 
+    def _keep_tensor(self, tensor: torch.Tensor) -> None:
+        """Beside its content: whether it takes gradients, and its hooks."""
+        asks = tensor.requires_grad
+        hooks = [(name, dict(getattr(tensor, name, None) or {})) for name in _HOOKS]
+
+        def back() -> None:
+            if tensor.is_leaf and tensor.requires_grad != asks:
+                tensor.requires_grad_(asks)
+            for name, kept in hooks:
+                known = getattr(tensor, name, None)
+                if known is not None and not _same([*known], [*kept]):
+                    known.clear()
+                    known.update(kept)
+
+        self._back.append(back)
+
     def _keep_object(self, value: Any) -> None:
         own = getattr(value, "__dict__", None)
         if type(own) is dict:
             self._keep_dict(own)
-            if _is_user_s(type(value)):
+            if _is_user_s(type(value)) or isinstance(value, torch.nn.Module):  # which a parametrization gives another
                 self._keep_attribute(value, "__class__")
+            if _is_user_s(type(value)):
                 self._keep_attribute(value, "__dict__")
             elif self._of_libraries and not isinstance(value, _HOLDERS):
                 self._keep_containers(own.values())

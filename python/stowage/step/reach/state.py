@@ -60,7 +60,7 @@ class Holders:
 
     @classmethod
     def of(cls, world: World, inputs: Iterable[torch.Tensor] = ()) -> Holders:
-        buffers = [m._buffers for _, root in world.modules for m in root.modules()]
+        buffers = [m._buffers for _, root in world.modules for m in root.modules() if isinstance(m._buffers, dict)]
         return cls([*world.parameters(), *leaves_of(inputs)], world.counters() + buffers)
 
     def put_back(self) -> None:

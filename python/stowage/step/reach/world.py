@@ -149,6 +149,13 @@ class World:
         self._walk.take_for_run()
         return self._walk.ran.own_names
 
+    def reach_all(self) -> None:
+        """Before a run that is not noted: finds what any function may come to that may run, by whatever names."""
+        if self._walk is None:
+            raise RuntimeError("this world is settled")
+        self._walk.graph.reads_unnamed()
+        self._walk.take_for_run()
+
     def pause(self) -> None:
         """Until resume(): what runs now runs before each replay, too (optimizers and schedulers), and need not be
         noted."""

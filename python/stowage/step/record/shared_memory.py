@@ -44,9 +44,7 @@ def _clash(found: list[tuple[int, int, bool, str]]) -> str:
             if start >= end:
                 break
             if written or also_written:
-                return (
-                    f"'{name}' and '{other}' are different storages over the same memory, of which the step writes one"
-                )
+                return f"'{name}' and '{other}' lie over the same memory, each by itself, and the step writes into one"
     return ""
 
 

@@ -1,0 +1,61 @@
+"""Whatever way a step comes to a tensor beside its model, it is put back where the model is: after verify(), and after an
+error that takes a call back. ways_reached.py has the ways."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from ways_reached import WAYS, State
+
+import stowage
+
+
+def made(way):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    state = State()
+    touch = WAYS[way](state, model, optimizer)
+
+    def step(x, hungry=False):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        touch()
+        return x.new_zeros(1 << 24) if hungry else loss.detach()
+
+    def tensors():
+        held = [v for values in optimizer.state.values() for v in values.values()]
+        return [t.detach().clone() for t in (*model.parameters(), *held, state.average)]
+
+    return step, tensors, state
+
+
+def same(a, b):
+    return len(a) == len(b) and all(map(torch.equal, a, b))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_verify_puts_it_back(way):
+    step, tensors, state = made(way)
+    for _ in range(2):
+        step(torch.randn(4, 6))
+    before, calls = tensors(), state.calls[0]
+    assert calls >= 2
+    found = stowage.verify(step, [torch.randn(4, 6)])
+    assert found.equal, found
+    assert same(tensors(), before) and state.calls[0] == calls
+
+
+@pytest.mark.parametrize("way, calls", itertools.product(WAYS, (0, 3)))
+def test_a_call_that_runs_out_of_memory_has_changed_nothing(way, calls):
+    step, tensors, _ = made(way)
+    planned = stowage.compile(step, budget="8MiB")
+    for _ in range(calls):
+        planned(torch.randn(4, 6))
+    before = tensors()
+    with pytest.raises((stowage.OutOfMemory, stowage.Infeasible)):
+        planned(torch.randn(4, 6), True)
+    assert same(tensors(), before)
