@@ -67,8 +67,8 @@ class UnknownKernel(Exception):
 
 
 def in_use() -> bool:
-    """Has this process imported the compiler?"""
-    return "torch._dynamo" in sys.modules
+    """Has torch.compile been called in this process? PyTorch's optimizers import the compiler, which is no sign."""
+    return _WRAPPED.is_set()
 
 
 def compiling() -> bool:
@@ -108,7 +108,6 @@ def seen_by_budgets() -> Iterator[None]:
         if in_use():
             _listen()
             expose()
-        if _WRAPPED.is_set():
             keys.keep()
         yield
     finally:
@@ -306,6 +305,7 @@ def _tell_of_wraps() -> None:
     def __init__(self: Any, *args: Any, **options: Any) -> None:
         make(self, *args, **options)
         _WRAPPED.set()
+        _listen()
         if keys := getattr(_here, "keys", None):
             keys.keep()
 

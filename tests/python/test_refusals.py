@@ -1,6 +1,7 @@
 """What cannot be replayed is refused by name, with the source line, and runs eagerly with the right numbers."""
 
 import contextlib
+import threading
 import warnings
 
 import pytest
@@ -8,7 +9,10 @@ import torch
 from torch import nn
 
 import stowage
+from stowage import compiled_regions
 from stowage.errors import UnsupportedWarning
+from stowage.step import compiled as calls
+from stowage.step.reach.world import World
 
 
 def run(make_step, count=6, planned=False):
@@ -316,3 +320,36 @@ def test_an_operator_that_raises_in_each_call_is_named():
         return step
 
     assert "calls aten::view where" in run(make, count=40)
+
+
+def test_eager_calls_of_a_refused_step_do_not_look_through_it(monkeypatch):
+    """Nor where PyTorch's compiler has been imported, which its optimizers do."""
+    import torch._dynamo
+
+    looks = []
+
+    def world(*args):
+        looks.append(args)
+        return World(*args)
+
+    monkeypatch.setattr(compiled_regions, "_WRAPPED", threading.Event())
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+
+    @stowage.compile
+    def step(x):
+        def closure():
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    with pytest.warns(UnsupportedWarning):
+        for _ in range(12):
+            step(torch.randn(3, 4))
+    monkeypatch.setattr(calls, "World", world)
+    for _ in range(20):
+        step(torch.randn(3, 4))
+    assert step.refusal and not looks
