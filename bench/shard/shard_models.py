@@ -153,7 +153,7 @@ MODELS: dict[str, Callable] = {
 
 
 def capture(name: str, **sizes):
-    from stowage._torch.private import FakeTensorMode
+    from stowage._torch.fakes import FakeTensorMode
     from stowage.sharding.capture import capture_program
 
     with FakeTensorMode(allow_non_fake_inputs=True):

@@ -51,7 +51,8 @@ import torch
 
 from stowage import _runtime
 from stowage._torch.arrival import when_imported
-from stowage._torch.private import storage_address, take_off
+from stowage._torch.function_modes import take_off
+from stowage._torch.private import storage_address
 
 _KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\(\[(.*?)\], r?'''", re.MULTILINE | re.DOTALL)
 _OTHER_KERNEL = re.compile(r"^(\w+) = async_compile\.(?!cpp_pybinding\()(\w+)\(", re.MULTILINE)

@@ -16,7 +16,7 @@ from shard_pair import make_mlp, mlp_batches, step_of, zero_plan
 from torch import nn
 
 import stowage
-from stowage._torch.private import is_fake
+from stowage._torch.fakes import is_fake
 
 
 def a_mesh_of_the_wrong_size(rank, size):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import stowage
-from stowage._torch.private import within_autocast
+from stowage._torch.settings import within_autocast
 
 BLOCKS = {
     "none": contextlib.nullcontext,

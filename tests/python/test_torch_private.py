@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stowage import _runtime
+from stowage._torch import distributed, fakes, function_modes, settings
 from stowage._torch import private as torch_private
 
 
@@ -31,10 +32,10 @@ def test_who_has_a_storage_is_counted():
 
 
 def test_hashes_of_fake_tensors_are_told():
-    with torch_private.FakeTensorMode():
+    with fakes.FakeTensorMode():
         fake = torch.zeros(3)
     told = []
-    with torch_private.hashes_told(lambda tensor, frame: told.append((tensor is fake, frame.f_code.co_name))):
+    with fakes.hashes_told(lambda tensor, frame: told.append((tensor is fake, frame.f_code.co_name))):
         assert fake not in {torch.zeros(3)} and hash(fake) == id(fake)
     assert told == [(True, "test_hashes_of_fake_tensors_are_told")] * 2
     assert hash(fake) == id(fake) and len(told) == 2
@@ -47,7 +48,7 @@ def test_function_modes_are_a_stack():
             return func(*args, **(kwargs or {}))
 
     seen = []
-    assert torch_private.within_function_mode(Mode(), lambda: torch.ones(2).tolist()) == [1, 1]
+    assert function_modes.within_function_mode(Mode(), lambda: torch.ones(2).tolist()) == [1, 1]
     torch.ones(2).tolist()
     assert torch.Tensor.tolist in seen and len(seen) == len(set(seen))
 
@@ -57,12 +58,12 @@ def test_a_function_mode_may_hear_what_is_asked_within_it():
         def __torch_function__(self, func, types, args=(), kwargs=None):
             seen.append(func)
             if func is torch.Tensor.abs:
-                return torch_private.heard_by(self, lambda: args[0].neg().exp())
+                return function_modes.heard_by(self, lambda: args[0].neg().exp())
             return func(*args, **(kwargs or {}))
 
     seen = []
     before = torch._C._len_torch_function_stack()
-    torch_private.within_function_mode(Mode(), lambda: torch.ones(2).abs())
+    function_modes.within_function_mode(Mode(), lambda: torch.ones(2).abs())
     assert seen == [torch.ones, torch.Tensor.abs, torch.Tensor.neg, torch.Tensor.exp]
     assert torch._C._len_torch_function_stack() == before
 
@@ -125,7 +126,7 @@ def test_the_backward_pass_is_within_the_function_mode(start):
 
     seen = []
     run = torch.autograd._engine_run_backward
-    torch_private.within_function_mode(Mode(), backward)
+    function_modes.within_function_mode(Mode(), backward)
     assert seen.count(torch.cosh) == 1
     assert torch.autograd._engine_run_backward is run
     backward()
@@ -148,7 +149,7 @@ def test_one_mode_is_taken_off_the_stack():
     modes = [Mode(), Mode(), Mode()]
 
     def within():
-        torch_private.take_off(modes[1])
+        function_modes.take_off(modes[1])
         return [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
 
     with modes[0], modes[1], modes[2]:
@@ -161,14 +162,14 @@ def test_what_sees_each_operation():
     class Mode(TorchFunctionMode):
         pass
 
-    assert torch_private.foreign_mode() == ""
+    assert settings.foreign_mode() == ""
     with torch.device("cpu"):
-        assert torch_private.foreign_mode() == ""
+        assert settings.foreign_mode() == ""
         with Mode():
-            assert torch_private.foreign_mode() == "Mode"
+            assert settings.foreign_mode() == "Mode"
     seen = []
-    torch.func.grad(lambda x: (seen.append(torch_private.foreign_mode()), x.sum())[1])(torch.ones(2))
-    assert seen == ["torch.func's grad"] and torch_private.foreign_mode() == ""
+    torch.func.grad(lambda x: (seen.append(settings.foreign_mode()), x.sum())[1])(torch.ones(2))
+    assert seen == ["torch.func's grad"] and settings.foreign_mode() == ""
 
 
 def test_function_modes_that_pytorch_has_lost_are_not_missed():
@@ -179,7 +180,7 @@ def test_function_modes_that_pytorch_has_lost_are_not_missed():
         lambda: torch._C._push_on_torch_function_stack(TorchFunctionMode()),
     ):
         with pytest.raises(KeyboardInterrupt):
-            torch_private.within_function_mode(TorchFunctionMode(), lambda: _interrupted_after(lose))
+            function_modes.within_function_mode(TorchFunctionMode(), lambda: _interrupted_after(lose))
         assert torch._C._len_torch_function_stack() == before
 
 
@@ -195,10 +196,10 @@ def test_pytree_round_trip():
 
 
 def test_modes_are_seen():
-    assert not torch_private.fake_mode_active() and not torch_private.dispatch_mode_active()
+    assert not fakes.fake_mode_active() and not torch_private.dispatch_mode_active()
     with FakeTensorMode():
-        assert torch_private.fake_mode_active() and torch_private.dispatch_mode_active()
-        assert torch_private.is_fake(torch.ones(2))
+        assert fakes.fake_mode_active() and torch_private.dispatch_mode_active()
+        assert fakes.is_fake(torch.ones(2))
 
 
 def test_the_hook_key_is_free():
@@ -268,7 +269,7 @@ def mesh(tmp_path_factory):
 
 def test_a_dtensor_is_made_over_a_part(mesh):
     local = torch.arange(6.0).reshape(3, 2)
-    t = torch_private.make_dtensor(local, mesh, [Shard(0)], (3, 2), (2, 1))
+    t = distributed.make_dtensor(local, mesh, [Shard(0)], (3, 2), (2, 1))
     assert isinstance(t, DTensor) and t.placements == (Shard(0),) and t.shape == (3, 2)
     assert t._local_tensor is local and torch_private.local_tensor(t) is local
     assert torch_private.address(t) == local._cdata
@@ -279,27 +280,27 @@ def test_a_dtensor_is_made_over_a_part(mesh):
 
 def test_a_dtensor_is_redistributed_below_autograd(mesh):
     local = torch.randn(4, 2)
-    t = torch_private.make_dtensor(local, mesh, [Shard(0)], (4, 2), (2, 1))
-    moved = torch_private.redistribute(t, [Replicate()])
+    t = distributed.make_dtensor(local, mesh, [Shard(0)], (4, 2), (2, 1))
+    moved = distributed.redistribute(t, [Replicate()])
     assert moved.placements == (Replicate(),) and not moved.requires_grad and torch.equal(moved._local_tensor, local)
-    summed = torch_private.redistribute(
-        torch_private.make_dtensor(local, mesh, [Partial("sum")], (4, 2), (2, 1)), [Replicate()]
+    summed = distributed.redistribute(
+        distributed.make_dtensor(local, mesh, [Partial("sum")], (4, 2), (2, 1)), [Replicate()]
     )
     assert torch.equal(summed._local_tensor, local)
-    assert torch_private.local_shape((4, 2), mesh, [Shard(0)]) == (4, 2)
+    assert distributed.local_shape((4, 2), mesh, [Shard(0)]) == (4, 2)
 
 
 def test_a_group_has_a_timeout_that_can_be_set(mesh):
     group = torch.distributed.group.WORLD
-    before = torch_private.group_timeout(group)
-    torch_private.set_group_timeout(group, before / 2)
-    assert torch_private.group_timeout(group) == before / 2
-    torch_private.set_group_timeout(group, before)
+    before = distributed.group_timeout(group)
+    distributed.set_group_timeout(group, before / 2)
+    assert distributed.group_timeout(group) == before / 2
+    distributed.set_group_timeout(group, before)
 
 
 def test_waiting_collectives_give_plain_tensors(mesh):
     lazy = collectives._maybe_wrap_tensor
-    with torch_private.waiting_collectives():
+    with distributed.waiting_collectives():
         result = collectives.all_reduce(torch.ones(3), "sum", mesh)
         assert type(result) is torch.Tensor and torch.equal(result, torch.ones(3))
     assert collectives._maybe_wrap_tensor is lazy
@@ -319,7 +320,7 @@ def test_dtensor_works_by_its_rules_alone(mesh):
     """The op that shows it has none: its decomposition is run, or nothing is."""
     x, y = (DTensor.from_local(torch.rand(2, n), mesh, [Shard(0)]) for n in (3, 4))
     assert torch.nn.functional.mse_loss(x, x).item() == 0
-    with torch_private.rules_alone():
+    with distributed.rules_alone():
         assert torch.equal((y + y).to_local(), y.to_local() * 2)
         with pytest.raises(NotImplementedError, match="mse_loss"):
             torch.nn.functional.mse_loss(y, y)
@@ -382,9 +383,9 @@ def test_a_backward_in_two_halves_is_the_whole_one():
     whole = [x.grad, layer.weight.grad, layer.bias.grad]
     x.grad = layer.weight.grad = layer.bias.grad = None
     outputs = (layer(x).square().sum(),)
-    groups = torch_private.backward_of_input(outputs, [torch.ones(())], (x,), list(layer.parameters()))
+    groups = distributed.backward_of_input(outputs, [torch.ones(())], (x,), list(layer.parameters()))
     assert torch.equal(x.grad, whole[0]) and layer.weight.grad is None
-    torch_private.backward_of_weights(list(layer.parameters()), groups)
+    distributed.backward_of_weights(list(layer.parameters()), groups)
     assert torch.equal(layer.weight.grad, whole[1]) and torch.equal(layer.bias.grad, whole[2])
 
 

@@ -25,7 +25,7 @@ def install(runtime: Any) -> None:
 
     @functools.wraps(read)
     def get_storage_from_record(self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-        from stowage._torch.private import address  # imports much of torch, which a program that loads nothing need not
+        from stowage._torch.private import address
 
         tensor = read(self, *args, **kwargs)
         runtime.as_allocated(address(tensor))

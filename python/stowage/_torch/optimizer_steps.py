@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from stowage._torch.private import open_mode
+from stowage._torch.function_modes import open_mode
 from stowage._torch.replaced import is_of_python, is_of_torch
 
 Hook = Callable[[Any, tuple, dict], None]

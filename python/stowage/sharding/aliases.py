@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 
-from stowage._torch.private import flatten, make_dtensor, storage_address
+from stowage._torch.distributed import make_dtensor
+from stowage._torch.private import flatten, storage_address
 from stowage.errors import Unsupported
 from stowage.sharding.moves import brought
 from stowage.sharding.program import Program, tensor_ids, written_tensors

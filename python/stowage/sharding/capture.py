@@ -19,16 +19,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stowage._torch import optimizer_steps
-from stowage._torch.private import (
-    DATA_DEPENDENT,
-    FakeTensorMode,
-    flatten,
-    is_fake,
-    local_tensor,
-    masks_as_run,
-    storage_address,
-    tree_map,
-)
+from stowage._torch.fakes import DATA_DEPENDENT, FakeTensorMode, is_fake, masks_as_run
+from stowage._torch.private import flatten, local_tensor, storage_address, tree_map
 from stowage.errors import Error, Unsupported
 from stowage.sharding.aliases import stale
 from stowage.sharding.element_by_element import Elements

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from stowage._torch.fakes import DATA_DEPENDENT, FakeTensorMode, is_fake
 from stowage._torch.optimizer_steps import only_torchs
-from stowage._torch.private import DATA_DEPENDENT, FakeTensorMode, flatten, is_fake, storage_address
+from stowage._torch.private import flatten, storage_address
 from stowage.errors import Unsupported
 from stowage.sharding.chain import Chain, as_tuple, handed_on, joined, trainable
 from stowage.sharding.program import takes_lists

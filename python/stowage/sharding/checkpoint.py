@@ -17,7 +17,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.tensor import DTensor
 
-from stowage._torch.private import local_tensor, redistribute
+from stowage._torch.distributed import redistribute
+from stowage._torch.private import local_tensor
 from stowage.errors import Error
 from stowage.sharding.parts import cut
 from stowage.sharding.world import ShardedState

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stowage._torch.private import group_timeout, set_group_timeout, unseen
+from stowage._torch.distributed import group_timeout, set_group_timeout
+from stowage._torch.private import unseen
 from stowage.errors import Error, Infeasible
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in PyTorch 2.13

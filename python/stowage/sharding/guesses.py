@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stowage._torch.private import DATA_DEPENDENT, unseen
+from stowage._torch.fakes import DATA_DEPENDENT
+from stowage._torch.private import unseen
 from stowage.sharding.program import Pen
 from stowage.step.fit.made_step import innermost_line
 

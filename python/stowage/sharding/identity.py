@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from stowage._torch.private import hashes_told
+from stowage._torch.fakes import hashes_told
 from stowage.errors import Unsupported
 from stowage.step.guards.reads import is_library, is_own
 from stowage.step.reach.world import World

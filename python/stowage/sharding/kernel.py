@@ -15,16 +15,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 
-from stowage._torch.private import (
-    flatten,
-    hook_open,
-    local_shape,
-    local_tensor,
-    make_dtensor,
-    tree_map,
-    unflatten,
-    unseen,
-)
+from stowage._torch.distributed import local_shape, make_dtensor
+from stowage._torch.private import flatten, hook_open, local_tensor, tree_map, unflatten, unseen
 from stowage.errors import Unsupported
 from stowage.sharding.moves import brought, empty_part, laid_out
 from stowage.sharding.program import writes_argument

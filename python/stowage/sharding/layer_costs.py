@@ -16,15 +16,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stowage._torch.private import (
-    DATA_DEPENDENT,
-    FakeTensorMode,
-    backward_of_input,
-    backward_of_weights,
-    flatten,
-    flops_of,
-    storage_address,
-)
+from stowage._torch.distributed import backward_of_input, backward_of_weights
+from stowage._torch.fakes import DATA_DEPENDENT, FakeTensorMode
+from stowage._torch.private import flatten, flops_of, storage_address
 from stowage.errors import Unsupported
 from stowage.sharding.chain import Chain, as_tuple, handed_on, joined, trainable
 

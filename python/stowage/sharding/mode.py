@@ -20,7 +20,8 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stowage._torch.private import hook_open, local_tensor, rules_alone, tree_map, waiting_collectives
+from stowage._torch.distributed import rules_alone, waiting_collectives
+from stowage._torch.private import hook_open, local_tensor, tree_map
 from stowage.errors import Error
 from stowage.sharding.aliases import Aliases, stale
 from stowage.sharding.group import is_communication_error

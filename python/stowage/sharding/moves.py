@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from stowage._torch.private import local_tensor, make_dtensor, redistribute
+from stowage._torch.distributed import make_dtensor, redistribute
+from stowage._torch.private import local_tensor
 
 
 def brought(t: DTensor, placements: tuple) -> DTensor:

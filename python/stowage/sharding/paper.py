@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stowage._torch.private import FakeTensorMode
+from stowage._torch.fakes import FakeTensorMode
 from stowage.sharding.capture import Program, capture_program
 from stowage.sharding.decision import decisions
 from stowage.sharding.pipeline import PipelinePlan, plan_of, refuse_with_pipeline

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 
-from stowage._torch.private import local_shape, local_tensor, make_dtensor, redistribute, shell_address
+from stowage._torch.distributed import local_shape, make_dtensor, redistribute
+from stowage._torch.private import local_tensor, shell_address
 from stowage.errors import Unsupported
 from stowage.sharding.moves import compact
 from stowage.sharding.stand_in import hang_over

@@ -21,7 +21,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
-from stowage._torch.private import hook_open, is_fake
+from stowage._torch.fakes import is_fake
+from stowage._torch.private import hook_open
 from stowage.errors import Unsupported
 from stowage.sharding.stand_in import StandIn, stood_for
 from stowage.step.guards.reads import is_library

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from stowage import _core
-from stowage._torch.private import pipeline_order, storage_address
+from stowage._torch.distributed import pipeline_order
+from stowage._torch.private import storage_address
 from stowage.errors import Error, Infeasible, Unsupported
 from stowage.sharding import chain_checks, layer_costs
 from stowage.sharding.chain import Chain, as_tuple, handed_on, micro_batches, trainable

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-from stowage._torch.private import local_offset, local_shape, make_dtensor
+from stowage._torch.distributed import local_offset, local_shape, make_dtensor
 from stowage.sharding.moves import brought
 
 _IGNORED = -100

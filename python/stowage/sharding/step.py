@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 
 from stowage import _runtime
-from stowage._torch.private import flatten, foreign_mode, tree_map, unflatten
+from stowage._torch.private import flatten, tree_map, unflatten
+from stowage._torch.settings import foreign_mode
 from stowage._torch.subclasses import heard
 from stowage.errors import Error, Infeasible, Unsupported
 from stowage.sharding.arguments import as_plan, refuse_wrong_arguments

@@ -17,13 +17,8 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
 from stowage._torch import optimizer_steps
-from stowage._torch.private import (
-    is_shell,
-    local_tensor,
-    redistribute,
-    shell_address,
-    storage_address,
-)
+from stowage._torch.distributed import redistribute
+from stowage._torch.private import is_shell, local_tensor, shell_address, storage_address
 from stowage.errors import Unsupported
 from stowage.sharding.optimizer import SplitOptimizer
 from stowage.sharding.parts import Part, Placements, StatePlacement, cut, to_text, whole

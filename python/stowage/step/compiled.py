@@ -25,7 +25,8 @@ import torch
 from stowage import _runtime, compiled_regions
 from stowage._core import buffer_digest
 from stowage._torch import swapping
-from stowage._torch.private import fake_mode_active, foreign_mode
+from stowage._torch.fakes import fake_mode_active
+from stowage._torch.settings import foreign_mode
 from stowage._torch.subclasses import heard, unheard
 from stowage.errors import BEFORE, Error, Unsupported, UnsupportedWarning, say, warn, warnings_wait
 from stowage.report.progress import shown

@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from stowage._torch.private import DATA_DEPENDENT, constant_of, flatten, is_fake
+from stowage._torch.fakes import DATA_DEPENDENT, constant_of, is_fake
+from stowage._torch.private import flatten
 from stowage.errors import Error, Unsupported
 from stowage.step.reach.world import World
 from stowage.step.record.recording import LIBRARY_FOLDERS

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from stowage import _runtime
-from stowage._torch.private import FakeTensorMode, flatten, masks_as_run, models_of_fakes
+from stowage._torch.fakes import FakeTensorMode, masks_as_run, models_of_fakes
+from stowage._torch.private import flatten
 from stowage.errors import Error
 from stowage.planning import Graph
 from stowage.step.fit.kernel_bytes import KernelBytes, Smaller

@@ -34,7 +34,8 @@ import torch
 
 from stowage._core import Notes, without_collections
 from stowage._torch import collector
-from stowage._torch.private import generated_code, is_fake
+from stowage._torch.fakes import is_fake
+from stowage._torch.private import generated_code
 from stowage.step.guards.blind import module_of
 from stowage.step.guards.found import Found
 from stowage.step.guards.reads import is_library, is_library_module, is_own, is_standard

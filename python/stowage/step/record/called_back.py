@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
-from stowage._torch.private import dispatch_mode_active, hooks_of_saved_tensors
+from stowage._torch.private import dispatch_mode_active
 from stowage._torch.replaced import is_torchs
+from stowage._torch.settings import hooks_of_saved_tensors
 from stowage._torch.stand_ins import StandIn, original
 from stowage.step.record import tensor_of
 from stowage.step.record.content import POINTERS, TOLD, WHOLE

@@ -8,7 +8,8 @@ from typing import Any
 
 from stowage import _runtime
 from stowage._core import Graph
-from stowage._torch.private import fake_mode_active, foreign_mode, is_fake
+from stowage._torch.fakes import fake_mode_active, is_fake
+from stowage._torch.settings import foreign_mode
 from stowage.cache.costs import cost_file
 from stowage.errors import Unsupported
 from stowage.report.progress import shown

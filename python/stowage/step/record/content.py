@@ -17,7 +17,7 @@ import torch
 from torch._C import TensorBase
 
 from stowage import _runtime
-from stowage._torch.private import is_fake
+from stowage._torch.fakes import is_fake
 from stowage._torch.stand_ins import with_stand_ins
 
 _MOST_BYTES = 1 << 20  # of a tensor whose elements are told: they pass through Python's hands in every call

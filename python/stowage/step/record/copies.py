@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._C import TensorBase
 
-from stowage._torch.private import is_fake
+from stowage._torch.fakes import is_fake
 
 _COPIES = "stowage: tensors that were copied by operators"  # of a memo of copy.deepcopy's
 

@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from stowage._torch.private import DATA_DEPENDENT, TorchDispatchMode, flatten, in_backward
+from stowage._torch.fakes import DATA_DEPENDENT
+from stowage._torch.private import TorchDispatchMode, flatten, in_backward
 from stowage.step.record.recording import LIBRARY_FOLDERS
 
 _LIBRARIES = tuple(LIBRARY_FOLDERS)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch._C import TensorBase
 
-from stowage._torch.private import address, dtensor_like, storage_address
+from stowage._torch.distributed import dtensor_like
+from stowage._torch.private import address, storage_address
 from stowage.step.guards.found import Fading
 from stowage.step.reach.parts import metadata, parts
 from stowage.step.reach.world import World

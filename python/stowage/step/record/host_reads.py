@@ -23,7 +23,9 @@ from torch._C import TensorBase
 from torch.overrides import TorchFunctionMode
 
 from stowage import _runtime
-from stowage._torch.private import address, heard_by, is_fake
+from stowage._torch.fakes import is_fake
+from stowage._torch.function_modes import heard_by
+from stowage._torch.private import address
 from stowage._torch.replaced import meant
 from stowage.errors import PACKAGE_FOLDER
 from stowage.step.record import tensor_of

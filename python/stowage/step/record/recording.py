@@ -14,16 +14,11 @@ import torch
 
 from stowage import _runtime, compiled_regions
 from stowage._core import buffer_digest
+from stowage._torch.fakes import is_fake
+from stowage._torch.function_modes import within_function_mode
 from stowage._torch.own_operators import declares_form
-from stowage._torch.private import (
-    address,
-    addresses,
-    generated_code,
-    is_fake,
-    storage_address,
-    within_autocast,
-    within_function_mode,
-)
+from stowage._torch.private import address, addresses, generated_code, storage_address
+from stowage._torch.settings import within_autocast
 from stowage._torch.subclasses import heard
 from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
 from stowage.step.guards.blind import NEVER_PLANNED

@@ -23,7 +23,8 @@ from typing import Any
 import torch
 
 from stowage import _runtime
-from stowage._torch.private import address, flatten, is_fake
+from stowage._torch.fakes import is_fake
+from stowage._torch.private import address, flatten
 
 _PLAIN = {int, bool, str, bytes, type(None)}
 _CONSTANT = _PLAIN | {float, complex, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format}

@@ -22,17 +22,9 @@ from torch.overrides import TorchFunctionMode
 
 from stowage import _runtime
 from stowage._core import buffer_digest
+from stowage._torch.function_modes import aside, back, heard_by, within_function_mode
 from stowage._torch.optimizer_steps import only_torchs
-from stowage._torch.private import (
-    address,
-    aside,
-    back,
-    elements_as_text,
-    heard_by,
-    is_shell,
-    storage_address,
-    within_function_mode,
-)
+from stowage._torch.private import address, elements_as_text, is_shell, storage_address
 from stowage._torch.replaced import is_of_torch, meant
 from stowage.step.guards.reads import has_handlers, reads
 from stowage.step.record import tensor_of

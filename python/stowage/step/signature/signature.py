@@ -9,7 +9,8 @@ import torch
 
 from stowage import _runtime
 from stowage._core import same_bits
-from stowage._torch.private import addresses, global_state, setting_names
+from stowage._torch.private import addresses
+from stowage._torch.settings import global_state, setting_names
 from stowage.errors import Unsupported
 from stowage.step.reach.parts import parts
 from stowage.step.signature.describer import Describer
