@@ -418,3 +418,14 @@ def test_what_asks_for_content_is_refused_by_the_users_line(make, use, words):
     for ask in (stowage.max_batch, stowage.will_it_fit):
         with pytest.raises(stowage.Unsupported, match=rf"test_fit.py:\d+: .*{words}"):
             ask(make_step, "1GiB")
+
+
+def test_a_size_at_which_the_step_raises_is_named():
+    def make_step(batch_size):
+        model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16))
+        return lambda x: model(x).sum().backward(), torch.randn(batch_size, 8)
+
+    with pytest.raises(ValueError, match="more than 1 value per channel") as raised:
+        stowage.max_batch(make_step, "1MiB")
+    assert "with batch 1, the first that max_batch() tries; start= names another" in raised.value.__notes__[0]
+    assert stowage.max_batch(make_step, "1MiB", start=2, most=64).batch == 64

@@ -104,13 +104,15 @@ def verify(
         raise Error("verify() needs at least one batch")
     calls = [given[i % len(given)] for i in range(max(len(given), _LEAST_CALLS))]
     world = World(function, objects_of(tuple(given), {}))
-    world.reach_all()
+    world.take_for_run()  # nobody notes what runs, and what that names
     lazy = next((name for name, m in world.modules if any(map(is_lazy, (*m.parameters(), *m.buffers())))), None)
     if lazy is not None:
         raise Error(
             f"'{lazy}' has lazy parameters without a shape, which cannot be put back; run the step once before verify()"
         )
-    state = _Before(world)
+    everything = World(function, objects_of(tuple(given), {}))
+    everything.reach_all()
+    state = _Before(world, everything)
     try:
         found = _verified(function, calls, state, budget, strict)
     finally:
@@ -179,10 +181,11 @@ def _run(step: Callable, batches: list[Any], state: _Before) -> Iterator[Seen]:
 class _Before:
     """All that a step changes, where it can be found, as it is when this is made."""
 
-    def __init__(self, world: World):
+    def __init__(self, world: World, everything: World):
+        """``everything``: also what the step is not known to use, whose tensors are not copied."""
         self._world = world
         self._state = State(world, own_ranges(world, []))
-        self._python = PythonState(world)
+        self._python = PythonState(everything)
         self._memory = [(p, p.detach()) for p in world.parameters()]
 
     def put_back(self) -> str:

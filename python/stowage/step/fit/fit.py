@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from stowage.errors import Error, Infeasible
+from stowage.errors import Error, Infeasible, say
 from stowage.planning import Graph, Plan, infeasible, plan
 from stowage.report.progress import shown
 from stowage.sizes import in_words, parse_bytes
@@ -139,6 +139,7 @@ def max_batch(
         Infeasible: not even ``start`` fits.
         Error: the same, where that is not proven.
         Unsupported: the step cannot be recorded.
+        Exception: what the step raises at a size, with a note that tells which.
     """
     return _largest(
         "batch", make_step, budget, (start, most, multiple_of), max_slowdown, link_gbps, time_limit
@@ -196,7 +197,13 @@ def _largest(
     _check_sizes(start, most, unit)
     search = _Search(axis, make_step, budget_bytes, max_slowdown, link_gbps, time_limit)
     low, high = -(-start // unit), most // unit
-    if not search.fits(low * unit):
+    try:
+        fits = search.fits(low * unit)
+    except Exception as error:
+        if not isinstance(error, Error):  # of the step's own, which may need more (batch norm)
+            say(error, f"stowage: with {axis} {low * unit}, the first that max_{axis}() tries; start= names another")
+        raise
+    if not fits:
         search.raise_too_small(low * unit)
     above = high + 1  # does not fit, or is not allowed
     while low < above - 1:

@@ -36,6 +36,7 @@ from stowage._core import Notes, without_collections
 from stowage._torch import collector
 from stowage._torch.fakes import is_fake
 from stowage._torch.private import generated_code
+from stowage._torch.subclasses import unheard
 from stowage.step.guards.blind import module_of
 from stowage.step.guards.found import Found
 from stowage.step.guards.reads import is_library, is_library_module, is_own, is_standard
@@ -195,17 +196,19 @@ class PythonState:
 
     def _keep_tensor(self, tensor: torch.Tensor) -> None:
         """Beside its content: whether it takes gradients, and its hooks."""
-        asks = tensor.requires_grad
-        hooks = [(name, dict(getattr(tensor, name, None) or {})) for name in _HOOKS]
+        with unheard(modes=True):
+            asks = tensor.requires_grad
+            hooks = [(name, dict(getattr(tensor, name, None) or {})) for name in _HOOKS]
 
         def back() -> None:
-            if tensor.is_leaf and tensor.requires_grad != asks:
-                tensor.requires_grad_(asks)
-            for name, kept in hooks:
-                known = getattr(tensor, name, None)
-                if known is not None and not _same([*known], [*kept]):
-                    known.clear()
-                    known.update(kept)
+            with unheard(modes=True):
+                if tensor.is_leaf and tensor.requires_grad != asks:
+                    tensor.requires_grad_(asks)
+                for name, kept in hooks:
+                    known = getattr(tensor, name, None)
+                    if known is not None and not _same([*known], [*kept]):
+                        known.clear()
+                        known.update(kept)
 
         self._back.append(back)
 

@@ -150,7 +150,7 @@ class World:
         return self._walk.ran.own_names
 
     def reach_all(self) -> None:
-        """Before a run that is not noted: finds what any function may come to that may run, by whatever names."""
+        """As take_for_run(), and what objects hold under names that no code of the user's shows."""
         if self._walk is None:
             raise RuntimeError("this world is settled")
         self._walk.graph.reads_unnamed()
