@@ -1,5 +1,5 @@
 """Whatever way a step comes to a tensor beside its model, it is put back where the model is: after verify(), and after an
-error that takes a call back. ways_reached.py has the ways."""
+error that takes a call back; and what the caller changes there is seen. ways_reached.py has the ways."""
 
 import itertools
 
@@ -59,3 +59,55 @@ def test_a_call_that_runs_out_of_memory_has_changed_nothing(way, calls):
     with pytest.raises((stowage.OutOfMemory, stowage.Infeasible)):
         planned(torch.randn(4, 6), True)
     assert same(tensors(), before)
+
+
+class Settings(State):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.terms = 0.5, {"one": 1.0}
+
+    def touch(self, *_):
+        self.average.mul_(self.scale).add_(self.terms["one"])
+
+
+def _adds_ten(self, *_):
+    self.average.add_(10.0)
+
+
+def changed_between_calls(way, wrap):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    kind = type("Kind", (Settings,), {})
+    state = kind()
+    touch = WAYS[way](state, model, optimizer)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        touch()
+        return loss.detach()
+
+    run, seen = wrap(step), []
+    for call in range(14):
+        if call == 7:
+            state.scale = 0.25
+        if call == 9:
+            state.terms["one"] = 3.0
+        if call == 11:
+            state.average = torch.ones(6)
+        if call == 12:
+            kind.touch = _adds_ten
+        seen += [run(torch.randn(4, 6)), state.average.clone()]
+    return seen, run
+
+
+@pytest.mark.parametrize("way, check", itertools.product(WAYS, ("auto", "never")))
+def test_what_the_caller_changes_is_seen(way, check):
+    """Numbers, tensors and methods of what the step comes to that way."""
+    expected, _ = changed_between_calls(way, lambda step: step)
+    got, run = changed_between_calls(way, lambda step: stowage.compile(step, check=check))
+    assert run.stats()["planned_steps"] > 0, run.refusal
+    assert all(map(torch.equal, expected, got))

@@ -309,6 +309,8 @@ def _record(
     recording.calls_closure = session.calls_closure
     if session.calls_closure:
         recording.remembers = recording.remembers or "an optimizer's step() calls a closure"
+    if session.operates:  # in planned calls it would run beside the plan, which has them, too
+        recording.remembers = recording.remembers or "a scheduler's step runs operators"
     if session.takes_number:
         recording.sets = "a scheduler's metric"
     given_arrays = [("argument", array, buffer_digest(array) != was) for array, was in arrays]

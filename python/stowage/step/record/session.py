@@ -49,6 +49,7 @@ class Session:
         self.events: list = []
         self._hyperparameters = {id(o): _hyperparameters_of(o) for o in world.optimizers}
         self.takes_number = False  # a scheduler: it may depend on data
+        self.operates = False  # a scheduler: a function of the user's in it calls operators
         self.calls_closure = False  # an optimizer
         self._closure = False  # the one that is at work
         self._optimizer_depth = 0
@@ -125,9 +126,11 @@ class Session:
                 self.events.append(SchedulerEvent(scheduler, args, kwargs))
             self._scheduler_depth += 1
             self.world.pause()
+            before = self.recorder.ops
             try:
                 return step(*args, **kwargs)
             finally:
+                self.operates = self.operates or self.recorder.ops != before
                 self.world.resume()
                 self._scheduler_depth -= 1
 
