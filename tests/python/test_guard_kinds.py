@@ -35,6 +35,7 @@ from torch import nn
 
 from stowage._core import python_class, same_bits
 from stowage._torch import private as torch_private
+from stowage._torch import settings
 from stowage.step.guards.blind import is_quiet, type_name
 from stowage.step.guards.kinds import how_to_enter
 from stowage.step.guards.objects import enter_object
@@ -546,9 +547,9 @@ def test_switches_belong_to_the_signature(name):
 
 
 def test_settings_have_the_names_that_stowage_knows():
-    missing = [name for name in torch_private.SETTINGS if not hasattr(torch._C, name)]
+    missing = [name for name in settings.SETTINGS if not hasattr(torch._C, name)]
     assert missing == []
-    assert len(torch_private.global_state()) == len(torch_private.setting_names())
+    assert len(settings.global_state()) == len(settings.setting_names())
     assert len(torch_private.global_hooks()) >= 11  # of modules and of optimizers
     assert all(isinstance(hooks, dict) for hooks in torch_private.global_hooks())
 

@@ -1,6 +1,8 @@
 """Whatever a replay assumes may change between steps; the numbers stay those of eager."""
 
 import functools
+import importlib
+import sys
 import types
 
 import pytest
@@ -10,6 +12,7 @@ from torch import nn
 from training import OPTIMIZERS, assert_same_state, plain_step, train
 
 import stowage
+from stowage.step.reach.world import World
 
 COUNT = 12
 
@@ -534,3 +537,36 @@ def test_a_learning_rate_that_is_another_tensor_now():
     found, step = trained(stowage.compile)
     assert all(map(torch.equal, expected, found))
     assert step.stats()["planned_steps"] > 3, step.refusal
+
+
+def test_what_code_may_import_is_looked_through_when_it_has(monkeypatch):
+    """Of modules that it imports by names which it works out; all of the program's are."""
+    module = types.ModuleType("plots_of_the_program")
+    source = "import torch\nclass Style:\n    weights = torch.zeros(3)\ndef get():\n    return Style.weights\n"
+    exec(source, vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    settings = {"name": "math", "model": nn.Linear(3, 3)}
+
+    def imported():
+        return importlib.import_module(settings.get("name"))
+
+    def step(x):
+        y = settings.get("model")(x) * (imported().pi if settings["name"] == "math" else 1)
+        if settings["name"] != "math":
+            y = y + imported().get()
+        return y
+
+    def found():
+        world = World(step)
+        with world.noting():
+            step(torch.ones(3))
+        before = {id(t) for _, t in world.tensors} & world.tensors_before
+        world.settle()
+        return before, {id(t) for _, t in world.tensors}
+
+    weights = id(module.Style.weights)
+    before, after = found()
+    assert weights not in before and weights not in after
+    settings["name"] = module.__name__
+    _, after = found()
+    assert weights in after

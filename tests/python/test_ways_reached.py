@@ -49,7 +49,7 @@ def test_verify_puts_it_back(way):
     assert same(tensors(), before) and state.calls[0] == calls
 
 
-@pytest.mark.parametrize("way, calls", itertools.product(WAYS, (0, 3)))
+@pytest.mark.parametrize("way, calls", list(itertools.product(WAYS, (0, 3))))
 def test_a_call_that_runs_out_of_memory_has_changed_nothing(way, calls):
     step, tensors, _ = made(way)
     planned = stowage.compile(step, budget="8MiB")
@@ -104,7 +104,7 @@ def changed_between_calls(way, wrap):
     return seen, run
 
 
-@pytest.mark.parametrize("way, check", itertools.product(WAYS, ("auto", "never")))
+@pytest.mark.parametrize("way, check", list(itertools.product(WAYS, ("auto", "never"))))
 def test_what_the_caller_changes_is_seen(way, check):
     """Numbers, tensors and methods of what the step comes to that way."""
     expected, _ = changed_between_calls(way, lambda step: step)

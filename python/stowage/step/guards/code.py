@@ -92,6 +92,7 @@ def enter_code(graph: Graph, code: types.CodeType, globals_: dict) -> int:
         for name, module in list(sys.modules.items()):
             if isinstance(module, types.ModuleType) and not is_standard(name) and not is_library_module(module):
                 graph.name(i, None, sys.modules, name, f"module '{name}'", name, False)
+                graph.any_modules.add(id(module))
                 graph.reach(i, None, module, name, False)
     return i
 

@@ -85,6 +85,7 @@ class Graph:
         # Functions (code.py)
         self.functions: dict[types.CodeType, list[int]] = {}
         self.unrun: dict[types.CodeType, list[tuple[int, Any, str]]] = {}
+        self.any_modules: set[int] = set()  # ids of modules that code may import by any name
         # Modules and tensors (training.py)
         self.leaves: list[tuple[int, torch.Tensor]] = []  # with a node of the graph for their .grad
         self.of_modules: set[int] = set()  # parameters and buffers that were found in their modules alone
@@ -156,10 +157,20 @@ class Graph:
         self.edges[i].append((None, index))
 
     def look_up(self, names: Set[str]) -> None:
-        """Attributes that may be read."""
+        """Attributes that are read."""
         for name in names - self.ran.names:
             for parent, value, path, trusted in self.waiting.pop(name, ()):
                 self.reach(parent, name, value, path, trusted)
+
+    def look_ahead(self, names: Set[str]) -> None:
+        """Attributes that may be read. Of modules that code may import by names which it works out, and that are all of the
+        program's, they wait until it has run."""
+        for name in names - self.ran.names:
+            waiting = self.waiting.pop(name, [])
+            self.waiting[name] = [edge for edge in waiting if id(self.objects[edge[0]]) in self.any_modules]
+            for parent, value, path, trusted in waiting:
+                if id(self.objects[parent]) not in self.any_modules:
+                    self.reach(parent, name, value, path, trusted)
 
     def read_attributes(self, names: Set[str]) -> None:
         """Attributes that code which runs reads."""

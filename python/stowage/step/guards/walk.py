@@ -109,7 +109,7 @@ class Walk:
             found = [each for each in self.graph.functions if each not in looked_at]
             looked_at.update(found)
             names.update(*(reads(each).attributes for each in found if not is_library(each)))
-            self.graph.look_up(names)
+            self.graph.look_ahead(names)
             self.graph.grow()
 
     def _reach(self, value: Any, path: str, trusted: bool = False) -> None:
