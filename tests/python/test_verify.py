@@ -3,8 +3,10 @@ everything as it was."""
 
 import ctypes
 import functools
+import importlib
 import itertools
 import random
+import sys
 
 import pytest
 import torch
@@ -378,3 +380,26 @@ def test_lazy_modules_have_their_shapes_before():
     assert isinstance(model[0], nn.LazyLinear)
     step(ROWS[0])
     stowage.verify(step, ROWS)
+
+
+def test_a_module_that_the_step_imports_stays_imported(tmp_path, monkeypatch):
+    """Its package's names are put back, one by one, but for that."""
+    package = tmp_path / "package_of_the_program"
+    package.mkdir()
+    (package / "__init__.py").write_text("calls = 0\n")
+    (package / "scales.py").write_text("def scale():\n    return 2.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    program = importlib.import_module(package.name)
+    model, optimizer = _linear()
+
+    def step(x):
+        program.calls += 1
+        program.added = 1
+        import package_of_the_program.scales
+
+        scale = package_of_the_program.scales.scale()
+        return _trained(optimizer, model(x).square().mean() * scale)
+
+    assert stowage.verify(step, ROWS).equal
+    assert program.calls == 0 and not hasattr(program, "added")
+    assert program.scales is sys.modules.pop(f"{package.name}.scales") and sys.modules.pop(package.name)

@@ -87,8 +87,13 @@ class PythonState:
     def _keep(self, value: Any) -> None:
         if type(value) in weakref.ProxyTypes:  # what it stands for is reached by itself, or gone
             return
+        if value is sys.modules:  # what is imported stays imported
+            return
         if isinstance(value, dict):
-            if not _of_library(value):
+            if _is_namespace(value):
+                if not _of_library(value):
+                    self._keep_namespace(value)
+            else:
                 self._keep_dict(value)
                 if isinstance(value, collections.defaultdict):
                     self._keep_attribute(value, "default_factory")
@@ -130,7 +135,7 @@ class PythonState:
                 self._back.append(back)
         if isinstance(value, types.ModuleType):
             if not is_standard(value.__name__) and not is_library_module(value):
-                self._keep_dict(vars(value))
+                self._keep_namespace(vars(value))
         elif not isinstance(value, type):
             self._keep_object(value)
 
@@ -145,10 +150,24 @@ class PythonState:
         def back() -> None:
             if _same([x for item in kind.items(value) for x in item], [x for item in kept for x in item]):
                 return
-            if any(isinstance(v, torch.Tensor) and is_fake(v) for _, v in kept):
+            if any(_is_fake(v) for _, v in kept):
                 return  # somebody else's, for a while
             kind.clear(value)
             kind.update(value, kept)
+
+        self._back.append(back)
+
+    def _keep_namespace(self, namespace: dict) -> None:
+        """A module's: name by name, as other threads' code may run there. Modules that have been imported since stay."""
+        kept = dict(namespace)
+
+        def back() -> None:
+            for name in [name for name in namespace if name not in kept]:
+                if not isinstance(namespace[name], types.ModuleType):
+                    del namespace[name]
+            for name, value in kept.items():
+                if namespace.get(name, _ABSENT) is not value and not _is_fake(value):
+                    namespace[name] = value
 
         self._back.append(back)
 
@@ -372,6 +391,10 @@ def _is_kernel(frame: types.FrameType) -> bool:
     return caller is None or is_own(caller.f_code)
 
 
+def _is_fake(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and is_fake(value)
+
+
 def _same(a: list, b: list) -> bool:
     return len(a) == len(b) and all(x is y for x, y in zip(a, b))
 
@@ -383,10 +406,13 @@ def _set_item(mapping: Any, name: str, value: Any) -> None:
         mapping[name] = value
 
 
+def _is_namespace(value: dict) -> bool:
+    """The globals of a module."""
+    return "__spec__" in value and "__name__" in value
+
+
 def _of_library(namespace: dict) -> bool:
-    """The globals of a module that is not the user's."""
-    if "__spec__" not in namespace or "__name__" not in namespace:
-        return False
+    """Of a module that is not the user's."""
     module = sys.modules.get(str(namespace["__name__"]))
     return module is not None and (is_standard(module.__name__) or is_library_module(module))
 
