@@ -1,6 +1,7 @@
 """Whatever way a step comes to a tensor beside its model, it is put back where the model is: after verify(), and after an
 error that takes a call back; and what the caller changes there is seen. ways_reached.py has the ways."""
 
+import functools
 import itertools
 
 import pytest
@@ -57,6 +58,35 @@ def test_a_call_that_runs_out_of_memory_has_changed_nothing(way, calls):
         planned(torch.randn(4, 6))
     before = tensors()
     with pytest.raises((stowage.OutOfMemory, stowage.Infeasible)):
+        planned(torch.randn(4, 6), True)
+    assert same(tensors(), before)
+
+
+class Callable:
+    def __init__(self, step):
+        self._step = step
+
+    def __call__(self, *args):
+        return self._step(*args)
+
+
+STEPS = {
+    "partial": functools.partial,
+    "partial of a decorated one": lambda step: functools.partial(torch.enable_grad()(step)),
+    "object": Callable,
+    "method": lambda step: Callable(step).__call__,
+    "decorated": torch.enable_grad(),
+    "lambda": lambda step: lambda *args: step(*args),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+@pytest.mark.parametrize("way", ["by_property", "by_wrapped_optimizer", "by_optimizer_hook"])
+def test_whatever_the_step_itself_is(kind, way):
+    step, tensors, _ = made(way)
+    planned = stowage.compile(STEPS[kind](step), budget="8MiB")
+    before = tensors()
+    with pytest.raises(stowage.OutOfMemory):
         planned(torch.randn(4, 6), True)
     assert same(tensors(), before)
 

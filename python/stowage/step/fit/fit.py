@@ -139,7 +139,7 @@ def max_batch(
         Infeasible: not even ``start`` fits.
         Error: the same, where that is not proven.
         Unsupported: the step cannot be recorded.
-        Exception: what the step raises at a size, with a note that tells which.
+        Exception: what the step raises; at ``start`` with a note that says so.
     """
     return _largest(
         "batch", make_step, budget, (start, most, multiple_of), max_slowdown, link_gbps, time_limit
@@ -175,6 +175,7 @@ def max_length(
         Infeasible: not even ``start`` fits.
         Error: the same, where that is not proven.
         Unsupported: the step cannot be recorded.
+        Exception: what the step raises; at ``start`` with a note that says so.
     """
     return _largest(
         "length", make_step, budget, (start, most, multiple_of), max_slowdown, link_gbps, time_limit

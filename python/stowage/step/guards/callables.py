@@ -101,16 +101,25 @@ def enter_partial(graph: Graph, i: int, value: functools.partial, path: str, tru
     attributes(graph, i, value, path, True)
 
 
+CACHED = type(functools.lru_cache(lambda: None))
+
+
+def remembered(cached: Any) -> dict:
+    """What functools.lru_cache has, by arguments: results, or where it is bounded, elements of a list of C's."""
+    inner = (part for part in gc.get_referents(cached) if type(part) is dict and part is not cached.__dict__)
+    return next(inner, {})
+
+
 def enter_cached(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
     """functools.lru_cache: what it remembers, and the function. What a library's function remembers it would work
     out again."""
-    own = value.__dict__
+    own, cache = value.__dict__, remembered(value)
     code = getattr(value.__wrapped__, "__code__", None)
     parts = (own, value.__wrapped__, type(value.cache_info()))
     for inner in gc.get_referents(value) if code is None or not is_library(code) else ():
         if any(inner is part for part in parts) or (type(inner) is type and inner.__name__ == "_lru_list_elem"):
             continue
-        if type(inner) is dict:  # by arguments
+        if inner is cache:
             graph.add(i, graph.guard.dict(inner, False, True, f"what '{path}' has cached"), True)
             # Those hold what is seen below
             for result in [v for v in list(inner.values())[:LARGE] if type(v).__name__ != "_lru_list_elem"]:
@@ -151,6 +160,7 @@ def _is_own_object(value: Any) -> bool:
 
 
 __all__ = [
+    "CACHED",
     "enter_builtin",
     "enter_cached",
     "enter_descriptor",
@@ -162,4 +172,5 @@ __all__ = [
     "enter_super",
     "enter_unbound",
     "enter_wrapper",
+    "remembered",
 ]

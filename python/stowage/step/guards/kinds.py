@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from stowage._core import python_class
 from stowage.step.guards.blind import module_of, type_name
 from stowage.step.guards.callables import (
+    CACHED,
     enter_builtin,
     enter_cached,
     enter_descriptor,
@@ -119,7 +120,7 @@ _BY_BASE = (
     ((set, frozenset, collections.deque), _container(enter_elements)),
     ((bytearray, array.array, memoryview), _container(enter_buffer)),
     (types.MappingProxyType, enter_mapping_proxy),
-    (type(functools.lru_cache(lambda: None)), enter_cached),
+    (CACHED, enter_cached),
     (contextvars.ContextVar, enter_context_variable),
     (contextvars.Context, enter_context),
     (threading.local, enter_thread_local),

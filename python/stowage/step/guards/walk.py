@@ -23,7 +23,6 @@ O(objects and edges)."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 import types
@@ -89,18 +88,12 @@ class Walk:
             if not isinstance(value, ByContent):
                 self._reach(value, type_name(value) if isinstance(value, type) else _argument_name(value))
         self.graph.grow()
-        self._look_ahead(root)
+        if root is not None:
+            self._look_ahead()
 
-    def _look_ahead(self, root: Any) -> None:
+    def _look_ahead(self) -> None:
         """Finds what the step will find for certain, or most likely: it runs, and calls methods by their names. A model that were
         found as it runs would be declared to no recorder."""
-        call = root.__func__ if isinstance(root, types.MethodType) else root
-        if not isinstance(call, types.FunctionType):
-            call = inspect.getattr_static(type(root), "__call__", None)
-        if not isinstance(call, types.FunctionType):
-            return
-        for index, fn, path in self.graph.unrun.pop(call.__code__, ()):  # a decorator of a library's
-            enter_function(self.graph, index, fn, path)
         looked_at: set[types.CodeType] = set()
         names = set(_CALLED_BY_TORCH)
         objects = 0

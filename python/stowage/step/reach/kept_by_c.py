@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
-import gc
 import io
 import operator
 import queue
@@ -22,16 +20,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from stowage.step.guards.callables import CACHED, remembered
+
 _WAITING = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _SEQUENCES: tuple[Any, ...] = ([], (), range(0), "", b"", bytearray(), range(1 << 70))
 _OF_SEQUENCES = (*(type(iter(of)) for of in _SEQUENCES), type(reversed([])))
 _DEEPEST = 8  # iterators over iterators
-_CACHED = type(functools.lru_cache(lambda: None))
 
 
 def is_kept(value: Any) -> bool:
     cls = type(value)
-    if isinstance(value, _CACHED):
+    if isinstance(value, CACHED):
         return True
     if isinstance(value, (*_WAITING, io.IOBase, queue.SimpleQueue)):
         return all(value is not stream for stream in (sys.stdout, sys.stderr, sys.stdin))
@@ -51,22 +50,16 @@ def same(value: Any, was: Any) -> bool:
 
 def way_back(value: Any) -> Callable[[], object] | None:
     """To where it is now."""
-    return _cache_back(value) if isinstance(value, _CACHED) else _iterator_back(value)
-
-
-def _remembered(cached: Any) -> dict:
-    """By arguments. Where it is bounded, elements of a list of C's, else results."""
-    inner = (part for part in gc.get_referents(cached) if type(part) is dict and part is not cached.__dict__)
-    return next(inner, {})
+    return _cache_back(value) if isinstance(value, CACHED) else _iterator_back(value)
 
 
 def _cache_back(cached: Any) -> Callable[[], object] | None:
     if cached.cache_info().maxsize is not None:
         return None
-    kept = dict(_remembered(cached))
+    kept = dict(remembered(cached))
 
     def back() -> None:
-        now = _remembered(cached)
+        now = remembered(cached)
         if not _equal(_pairs(now), _pairs(kept)):
             now.clear()
             now.update(kept)
@@ -100,8 +93,8 @@ def _iterator_back(iterator: Any) -> Callable[[], object] | None:
 
 
 def _state_of(value: Any, depth: int) -> Any:
-    if isinstance(value, _CACHED):
-        return _pairs(_remembered(value))
+    if isinstance(value, CACHED):
+        return _pairs(remembered(value))
     if isinstance(value, types.GeneratorType):
         return _of_frame(value.gi_frame, value.gi_yieldfrom, depth)
     if isinstance(value, types.CoroutineType):

@@ -19,7 +19,7 @@ from stowage.eviction.budget import OutOfMemory
 from stowage.planning import Plan
 from stowage.report.progress import shown
 from stowage.step.reach.parts import metadata
-from stowage.step.reach.python_state import PythonOfKernels, ToldKernels
+from stowage.step.reach.python_of_kernels import PythonOfKernels, ToldKernels
 from stowage.step.record.other_threads import WRITTEN_MEANWHILE, Listener
 from stowage.step.record.recording import Recording
 from stowage.step.record.session import OptimizerEvent
