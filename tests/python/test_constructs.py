@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import stowage
-from stowage.step.reach import python_state
+from stowage.step.reach import python_of_kernels
 
 
 def same(make, count=7, planned=True):
@@ -293,9 +293,9 @@ def test_functions_that_share_their_code_are_all_found():
         return kernel
 
     kernels = [made(), made()]
-    found = python_state._functions_of(kernels[0].__code__, kernels[0])
+    found = python_of_kernels._functions_of(kernels[0].__code__, kernels[0])
     assert len(found) == 2 and all(any(f is k for f in found) for k in kernels)
-    assert python_state._functions_of(same.__code__, same) == [same]
+    assert python_of_kernels._functions_of(same.__code__, same) == [same]
 
 
 class _Phase(complex):
