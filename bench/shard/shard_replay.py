@@ -3,11 +3,12 @@
     ./dev bench shard_replay                    all models on two gloo ranks, one thread each
     ./dev bench shard_replay --models gpt --ranks 4 --rounds 20
 
-Three rivals in the same processes, in turns, a round beginning with another one each time; parameters lie where the
+Four rivals in the same processes, in turns, a round beginning with another one each time; parameters lie where the
 plan has them:
 
     dtensor   the model's parameters as DTensors, PyTorch's own rules and choices for every op, its own optimizer step
     placed    the plan's placement of every op, on DTensors: what stowage.shard runs before it has planned, and what it records
+    logged    the same step, whose Python keeps each loss as a number, and so runs in every call: over shells, then the local tape
     planned   the recorded local tape, replayed
 
 A step is timed from one barrier to the next; CPU time is rank 0's, without what it waits; both are medians. The first
@@ -23,6 +24,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -143,19 +145,16 @@ def rank_main(rank: int, size: int, port: int, name: str, rounds: int, eps: floa
 
 
 def run_rank(name: str, size: int, rounds: int, eps: float) -> dict:
-    import stowage
-
     _, make_alone, batch = make(name)
-    loss = make_alone()(*batch).item()
-    _, make_step, _ = make(name)
-    step = stowage.shard(make_step(), (size,), eps=eps, relative_gap=0.05, strict=True)
-    losses = {"placed": step(*batch).item()}
-    while not step.stats()["planned_steps"]:
-        step(*batch)
-        if step.refusal:
-            raise SystemExit(f"{name}: {step.refusal}")
+    loss, losses = make_alone()(*batch).item(), {}
+    step, losses["placed"] = planned(name, size, eps, batch, logs=False)
+    logged, losses["logged"] = planned(name, size, eps, batch, logs=True)
     entry, plan, stats = step._latest, step.plan, step.stats()
-    rivals = {"placed": lambda: step._eager(entry, batch, {}), "planned": lambda: step(*batch)}
+    rivals = {
+        "placed": lambda: step._eager(entry, batch, {}),
+        "logged": lambda: logged(*batch),
+        "planned": lambda: step(*batch),
+    }
     result = {"ops": len(plan.program.ops), "replicated_ops": stats["replicated_ops"]}
     try:
         rivals["dtensor"] = theirs(name, step, batch, losses)
@@ -185,6 +184,27 @@ def run_rank(name: str, size: int, rounds: int, eps: float) -> dict:
         "arena_measured_bytes": stats["measured_peak_bytes"],
         "misses": stats["misses"],
     }
+
+
+def planned(name: str, size: int, eps: float, batch: tuple, logs: bool) -> tuple[Any, float]:
+    """A sharded step whose calls are planned, and its first loss. ``logs``: its Python keeps them, too."""
+    import stowage
+
+    _, make_step, _ = make(name)
+    own, log = make_step(), []
+
+    def logging_step(*args):
+        loss = own(*args)
+        log.append(loss.item())
+        return loss
+
+    step = stowage.shard(logging_step if logs else own, (size,), eps=eps, relative_gap=0.05, strict=True)
+    first = step(*batch).item()
+    while not step.stats()["planned_steps"]:
+        step(*batch)
+        if step.refusal:
+            raise SystemExit(f"{name}: {step.refusal}")
+    return step, first
 
 
 def theirs(name: str, step, batch: tuple, losses: dict) -> Callable:
@@ -219,7 +239,7 @@ def table(results: list[dict]) -> str:
     rows, sizes = [], []
     for r in results:
         planned, modelled = r["rivals"]["planned"], r["modelled"]
-        for i, name in enumerate(n for n in ("dtensor", "placed", "planned") if n in r["rivals"]):
+        for i, name in enumerate(n for n in ("dtensor", "placed", "logged", "planned") if n in r["rivals"]):
             f = r["rivals"][name]
             rows.append(
                 [

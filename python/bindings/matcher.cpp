@@ -51,6 +51,16 @@ rt::WithinLimit within_limit(const nb::object& function, const std::shared_ptr<H
   };
 }
 
+rt::OnAllRanks on_all_ranks(const nb::object& function, const std::shared_ptr<HeldObject>& raised) {
+  if (function.is_none()) return {};
+  return [held = std::make_shared<HeldObject>(function), raised](bool under_way) {
+    const nb::gil_scoped_acquire acquire;
+    bool on_all = false;
+    noting_what_it_raises(*raised, [&] { on_all = nb::cast<bool>(held->object(under_way)); });
+    return on_all;
+  };
+}
+
 // The kernels of what is told run without the GIL, as others do.
 rt::PythonOfKernels python_of_kernels(const nb::object& kernels) {
   const auto held = std::make_shared<HeldObject>(kernels);
@@ -144,7 +154,7 @@ void bind_matcher(nb::module_& m) {
           [](rt::Matcher& matcher, const std::vector<std::vector<Address>>& inputs,
              const std::vector<TapeHandle>& others, const nb::object& before_leaving, bool copies,
              const std::vector<rt::Executor*>& executors, const nb::object& around, const nb::list& raised,
-             const std::vector<bool>& decided, const nb::object& kernels) {
+             const std::vector<bool>& decided, const nb::object& kernels, const nb::object& everywhere) {
             const auto errors = std::make_shared<HeldObject>(raised);
             std::vector<std::shared_ptr<rt::Tape>> tapes;
             for (const TapeHandle& other : others) tapes.push_back(other.tape);
@@ -171,20 +181,23 @@ void bind_matcher(nb::module_& m) {
             std::vector<std::vector<at::Tensor>> tensors;
             for (const std::vector<Address>& each : inputs) tensors.push_back(tensors_at(each));
             matcher.begin_step(std::move(tensors), std::move(tapes), std::move(call), copies, std::move(numbers),
-                               decided);
+                               decided, on_all_ranks(everywhere, errors));
           },
           "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a, "executors"_a, "around"_a.none(), "raised"_a,
-          "decided"_a, "kernels"_a,
-          nb::sig(
-              "def begin_step(self, inputs: collections.abc.Sequence[collections.abc.Sequence[int]], others: "
-              "collections.abc.Sequence[Tape], "
-              "before_leaving: object | None, copies: bool, executors: collections.abc.Sequence[Executor | None], "
-              "around: object | None, raised: list, decided: collections.abc.Sequence[bool], kernels: object) -> None"),
+          "decided"_a, "kernels"_a, "on_all_ranks"_a.none(),
+          nb::sig("def begin_step(self, inputs: collections.abc.Sequence[collections.abc.Sequence[int]], others: "
+                  "collections.abc.Sequence[Tape], "
+                  "before_leaving: object | None, copies: bool, executors: collections.abc.Sequence[Executor | None], "
+                  "around: object | None, raised: list, decided: collections.abc.Sequence[bool], kernels: object, "
+                  "on_all_ranks: object | None) "
+                  "-> None"),
           "executors: of the trusted plans, this tape's first, else None. around(run, may_fail) calls run() where "
           "memory "
           "is limited: was there room, without any to be made? None: not enough. What either function "
           "raises is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each "
-          "tape's guards ask for as it has it? kernels: noted(run) and back() (ToldKernels).")
+          "tape's guards ask for as it has it? kernels: noted(run) and back() (ToldKernels). on_all_ranks(under_way): "
+          "of a "
+          "step that is split, asked before kernels run for a number: have some run on all ranks?")
       .def("step", &match_step, "call"_a,
            "After begin_step(): calls call() and matches what it does; returns what it returns. `difference` says how "
            "it went.")
@@ -194,6 +207,8 @@ void bind_matcher(nb::module_& m) {
             return matcher.returns(tensors_at(tensors));
           },
           "tensors"_a)
+      .def_prop_ro("under_way", &rt::Matcher::under_way)
+      .def("start_over", &rt::Matcher::start_over)
       .def("run_plainly", &rt::Matcher::run_plainly, nb::call_guard<nb::gil_scoped_release>())
       .def("handover", &rt::Matcher::handover)
       .def_prop_ro("keeps_lost_states", &rt::Matcher::keeps_lost_states)

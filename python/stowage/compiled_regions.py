@@ -285,12 +285,28 @@ def _ends(_: Any) -> None:
 
 def _listen() -> None:
     handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
-    if handler is not None and _starts not in handler.start_callbacks:  # torch._dynamo.reset() drops all
+    if handler is not None and _starts not in handler.start_callbacks:
         handler.register_start_callback(_starts)
         handler.register_end_callback(_ends)
 
 
-when_imported("torch._dynamo.callback", _listen)
+def _listen_always() -> None:
+    """torch._dynamo.reset() drops all who listen; what was wrapped before it compiles anew."""
+    handler = getattr(sys.modules["torch._dynamo.callback"], "callback_handler", None)
+    if handler is None:
+        return
+    clear = handler.clear
+
+    @functools.wraps(clear)
+    def cleared() -> None:
+        clear()
+        _listen()
+
+    handler.clear = cleared
+    _listen()
+
+
+when_imported("torch._dynamo.callback", _listen_always)
 
 
 def _tell_of_wraps() -> None:

@@ -188,9 +188,12 @@ class HostSlices {
     return false;
   }
 
+  // Python can run in each call, over shells.
+  [[nodiscard]] bool tells_numbers() const { return tape_.below_autograd || tape_.of_parts; }
+
   // A number that Python waits for, in each call, or one that it only returns.
   bool read(std::int32_t index, const std::string& why_not) {
-    if (!tape_.below_autograd && !returned_.contains(TapeOpId(index)))
+    if (!tells_numbers() && !returned_.contains(TapeOpId(index)))
       return refuse(tape_.ops[static_cast<std::size_t>(index)], why_not);
     tape_.reads.emplace_back(index);
     return true;
@@ -246,6 +249,7 @@ class HostSlices {
         found.known_before &= found.ops.size() <= kMostOpsOfDecision;
         const TapeOp& op = tape_.ops[static_cast<std::size_t>(writer)];
         found.known_before &= op.form != TapeOp::Form::kUnsure && op.random_order < 0 && !any_sparse(op.arguments);
+        found.known_before &= !talks_to_other_processes(op.handle);  // which answer when all ask
         for_each_access(tape_, op, [&](BlockId next, Access access) { look_at(next, access, writer); });
       }
     }
@@ -347,7 +351,7 @@ class HostSlices {
 
   // Nothing runs on the host before the plan: Python waits for each number.
   bool waits_instead() {
-    if (!tape_.below_autograd) {
+    if (!tells_numbers()) {
       tape_.refusal = clash_;
       return false;
     }

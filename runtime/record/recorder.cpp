@@ -99,6 +99,7 @@ Recorder::Recorder(RecordOptions options)
       kept_writes_(names_),
       host_fills_(*tape_, names_, options_.fake) {
   tape_->below_autograd = level() == Level::kBelow;
+  tape_->of_parts = options_.distributed;
 }
 
 // The first tensor that is known says where the step's memory is planned.

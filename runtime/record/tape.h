@@ -204,6 +204,7 @@ struct Tape {
   bool fake = false;            // recorded with tensors without memory: what happens inside ops was not seen
   bool foreign = false;         // it has kernels that are not PyTorch's, and may be in Python
   bool below_autograd = false;  // at which level of the hook it was recorded
+  bool of_parts = false;        // of tensors that are split over ranks: what these run inside was recorded
   // The step counts from the beginning of an argument's storage: the next must begin there, too
   bool absolute_inputs = false;
   std::string refusal;  // why this step cannot be replayed; empty when it can

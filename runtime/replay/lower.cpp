@@ -140,7 +140,9 @@ class Lowering {
     op.scratch = from.scratch;
     op.cost_ns = from.cost_ns;
     op.rng = from.random_order >= 0;
-    op.effect = (op.creates.empty() && op.writes.empty() && !op.rng) || is_collective(from.handle);
+    // What is read, too: when a number is told, as many collectives have run on each rank
+    op.effect = (op.creates.empty() && op.writes.empty() && !op.rng) || is_collective(from.handle) ||
+                (tape_.of_parts && std::ranges::binary_search(tape_.reads, id));
     for (const auto& [read, created] : in_place_reuse_blocks(tape_, from)) {
       if (out_.in_result[read.index()] || out_.in_result[created.index()]) continue;
       op.takeover.push_back({out_.buffer[read.index()], out_.buffer[created.index()]});

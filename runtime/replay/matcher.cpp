@@ -172,8 +172,11 @@ void Matcher::ask_for_shape(const c10::OperatorHandle& op, c10::DispatchKeySet k
     if (mode_ == Mode::kLeft) return;
     const c10::IValue& count = question.arguments.back();
     const auto as_recorded = [&] { return count == tape_->ops[cursor_ - 1].values[0]; };
-    if (!as_recorded() && !change_where(as_recorded))
-      return leave(name_with_line(*tape_, tape_->ops[cursor_ - 1]) + kOtherForm);
+    if (!as_recorded() && !change_where(as_recorded)) {
+      const auto asks = std::find_if(tape_->ops.begin() + static_cast<std::ptrdiff_t>(cursor_), tape_->ops.end(),
+                                     [&](const TapeOp& next) { return next.handle == op; });
+      return leave((asks != tape_->ops.end() ? name_with_line(*tape_, *asks) : full_name(op)) + kOtherForm);
+    }
   }
 }
 

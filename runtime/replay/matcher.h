@@ -84,6 +84,23 @@ struct Handover {
   void take_results(Executor& executor) const;
 };
 
+// While alive, kernels that run in the middle of the step's Python are not seen by the dispatch mode by which a step is
+// split. There is no other.
+class PastModes {
+ public:
+  explicit PastModes(const Tape& tape) {
+    if (tape.of_parts)
+      guard_.emplace(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+  }
+
+ private:
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> guard_;
+};
+
+// Of a step that is split over ranks: asked before kernels run for a number, on each rank. `under_way`: some have run here.
+// Answers whether that is so on all.
+using OnAllRanks = std::function<bool(bool under_way)>;
+
 class Matcher final : public Interceptor, private GeneratorStateListener {
  public:
   explicit Matcher(std::shared_ptr<Tape> tape);
@@ -108,10 +125,11 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
 
   // `others`: tapes of the same function that may serve where this one does not. `before_leaving` runs once if the
   // Python leaves the tape, before anything is computed. `copies`: as for PlainRun::run. `numbers`, `decided` (is
-  // what its guards ask for as on the tape?), `inputs`: one for each tape, this one's first.
+  // what its guards ask for as on the tape?), `inputs`: one for each tape, this one's first. `on_all_ranks`: none in a step
+  // of one process.
   void begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vector<std::shared_ptr<Tape>> others,
                   std::function<void()> before_leaving, bool copies, std::vector<std::unique_ptr<NumberSource>> numbers,
-                  std::vector<bool> decided);
+                  std::vector<bool> decided, OnAllRanks on_all_ranks);
   // Between them the function runs.
   void start();
   // The generator is as before it, unless the step has left the tapes.
@@ -164,6 +182,10 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   [[nodiscard]] bool refreshed() const { return refreshed_; }
   // Of the step that matched: are these the tensors that the recorded one returned, and does nothing else hold a shell?
   [[nodiscard]] bool returns(const std::vector<at::Tensor>& tensors);
+  // Kernels of it have run, for numbers.
+  [[nodiscard]] bool under_way() const { return numbers_.at(static_cast<std::size_t>(chosen_ + 1))->under_way(); }
+  // What has run goes back, as it has on another rank: it will run anew.
+  void start_over() { take_back_numbers(); }
   // Runs all of the matched step plainly; the shells get their content.
   void run_plainly();
   // run_plainly() notes what each op makes, to be compared with what it made in the plan's last run: the first that
@@ -200,6 +222,8 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
 
   void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
   [[nodiscard]] Level level() const override { return tape_->below_autograd ? Level::kBelow : Level::kAbove; }
+  // In a section there are none: an optimizer has plain parts.
+  [[nodiscard]] bool looks_inside_subclasses() const override { return tape_->of_parts && mode_ != Mode::kSection; }
   void cannot_replay(const std::string& why) override { leave(why); }
 
  private:
@@ -344,6 +368,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   std::vector<std::vector<at::Tensor>> inputs_of_all_;  // of own_, then of others_
   std::vector<std::shared_ptr<Tape>> others_;
   std::function<void()> before_leaving_;
+  OnAllRanks on_all_ranks_;
   bool copies_ = false;
   bool refreshed_ = false;
   bool left_in_section_ = false;

@@ -101,6 +101,7 @@ auto Matcher::aside(WorkOut work_out) {
     ~Telling() { telling = false; }
   } const at_end{telling_};
   telling_ = true;
+  const PastModes past_modes(*tape_);
   try {
     return work_out();
   } catch (...) {
@@ -109,8 +110,10 @@ auto Matcher::aside(WorkOut work_out) {
   }
 }
 
-// Runs the step up to this op, whose arguments leave the stack. What it tells.
+// Runs the step up to this op, whose arguments leave the stack. What it tells. Where another rank has taken back what had
+// run, its collectives run anew, and meet those of ranks that do the same.
 torch::jit::Stack Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
+  if (on_all_ranks_ && !on_all_ranks_(numbers().under_way())) take_back_numbers();
   torch::jit::drop(*stack, arguments_on_stack(tape_->op(op)));
   struct AsPythonHasIt {
     const OfGeneratorParts<bool>& moved;

@@ -14,7 +14,8 @@ namespace stowage::runtime {
 
 void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vector<std::shared_ptr<Tape>> others,
                          std::function<void()> before_leaving, bool copies,
-                         std::vector<std::unique_ptr<NumberSource>> numbers, std::vector<bool> decided) {
+                         std::vector<std::unique_ptr<NumberSource>> numbers, std::vector<bool> decided,
+                         OnAllRanks on_all_ranks) {
   mode_ = Mode::kStep;
   mismatch_.clear();
   tape_ = own_;
@@ -22,6 +23,7 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
   inputs_ = inputs_of_all_.at(0);
   others_ = std::move(others);
   before_leaving_ = std::move(before_leaving);
+  on_all_ranks_ = std::move(on_all_ranks);
   copies_ = copies;
   numbers_ = std::move(numbers);
   decided_ = std::move(decided);
@@ -124,7 +126,10 @@ void Matcher::leave(const std::string& why) {
   generator_back();  // whoever takes the call back from here on finds no mark
   if (before_leaving_) before_leaving_();
   budget_watches_ = thread_attached();
-  run_plainly_and_follow(python);
+  {
+    const PastModes past_modes(*tape_);
+    run_plainly_and_follow(python);
+  }
   written.put_in();
   join_arrays();
 }
@@ -284,7 +289,7 @@ void MarkedGenerator::take(const GeneratorState& true_state) const {
 }
 
 bool Matcher::keeps_lost_states() const {
-  if (!numbers_.at(static_cast<std::size_t>(chosen_ + 1))->under_way()) return false;
+  if (!under_way()) return false;
   const auto kept = [](const ToldState& told) { return is_held(told.shell); };
   return std::any_of(told_states_.begin(), told_states_.end(), kept) || !marked_generators().empty();
 }
@@ -458,6 +463,7 @@ void Matcher::forget_step() {
   inputs_of_all_.clear();
   others_.clear();
   before_leaving_ = nullptr;
+  on_all_ranks_ = nullptr;
   generators_ = {};
   made_as_found_ = {};
   forget_passing();

@@ -64,7 +64,7 @@ def a_limit_that_only_the_combination_meets(rank, size):
     pair = Pair(make, batches, (size,), budget=limit)
     _within(pair, limit)
     assert pair.step.plan.summary()["budget"]["limit_bytes"] == limit
-    summary = pair.step._latest.replay.plan.summary()
+    summary = pair.step._latest.latest.plan.summary()
     assert summary["recomputed_ops"] > 0 or summary["swapped_bytes"] > 0, summary
 
 

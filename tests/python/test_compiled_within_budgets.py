@@ -119,6 +119,41 @@ def test_compiled_before_the_block():
     assert all(map(torch.equal, model.parameters(), expected[12 : 12 + len(list(model.parameters()))]))
 
 
+@pytest.mark.parametrize("early", [False, True], ids=["compiled within", "compiled before"])
+def test_dynamo_is_reset_within_the_block(early):
+    """What was wrapped before compiles anew, unannounced but by Dynamo's callbacks, which a reset drops."""
+
+    def losses(block):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        layers = nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8)
+        model = nn.Sequential(*layers)
+        compiled = torch.compile(model)
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+
+        def step():
+            x, y = torch.randn(512, 32), torch.randn(512, 8)
+            optimizer.zero_grad()
+            loss = F.mse_loss(compiled(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+        left = [step()] if early else []
+        with block() as b:
+            for call in range(12):
+                if call == 6:
+                    torch._dynamo.reset()
+                left.append(step())
+        return [*left, *(p.sum().item() for p in model.parameters())], b
+
+    expected, _ = losses(torch.enable_grad)
+    gc.collect()
+    limit = _runtime.live_bytes() + 600_000
+    got, b = losses(lambda: stowage.budget(limit))
+    assert b.stats()["evictions"] > 0 and got == expected
+
+
 @pytest.mark.parametrize("share", [0.95, 0.75])
 def test_nothing_is_compiled_twice(share):
     """By calls of a step with a budget, of whatever kind; nor within a block, whether it sleeps or not."""

@@ -114,6 +114,63 @@ def test_a_bad_index(use, form, inside):
     assert step.refusal == "" and step.stats()["planned_steps"] >= 4
 
 
+class Tables:
+    """The same names, of a size that changes: a vocabulary that has grown, a head with more classes, one of two by turns."""
+
+    def __init__(self, sizes):
+        self.all = [nn.ModuleDict({"table": nn.Embedding(n, 4), "out": nn.Linear(4, n)}) for n in sizes]
+        self.now = self.all[0]
+
+
+LOOKED_UP = {
+    "embedding": lambda m, i: m["table"](i).square().mean(),
+    "weight[i]": lambda m, i: m["table"].weight[i].square().mean(),
+    "cross entropy": lambda m, i: F.cross_entropy(m["out"](m["table"].weight[:1].expand(len(i), 4)), i),
+    "gather": lambda m, i: m["out"].weight.gather(0, i[:, None].expand(-1, 4)).square().mean(),
+}
+
+
+@pytest.mark.parametrize("turns", [False, True], ids=["grows once", "by turns"])
+@pytest.mark.parametrize("use", LOOKED_UP)
+def test_an_index_beyond_the_recorded_table(use, turns):
+    """The step looks up another one now: the call is recorded and planned; beyond that one, it raises as eager does."""
+    calls, bad = 40, 36
+
+    def trained_with(wrap):
+        torch.manual_seed(0)
+        tables = Tables((SIZE, SIZE + 4))
+        optimizer = torch.optim.SGD([p for each in tables.all for p in each.parameters()], lr=0.1)
+
+        @wrap
+        def step(i):
+            loss = LOOKED_UP[use](tables.now, i)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        seen = []
+        for call in range(calls):
+            larger = bool(call % 2) if turns else call >= 6
+            tables.now = tables.all[larger]
+            i = torch.randint(0, SIZE + 4 * larger, (8,))
+            if larger:
+                i[0] = SIZE + call % 4
+            if call == bad + (not larger):
+                i[1] = SIZE + 4
+            try:
+                seen.append(step(i))
+            except (IndexError, RuntimeError) as error:
+                seen.append(type(error))
+            seen += [p.detach().clone() for p in tables.now.parameters()]
+        return seen, step
+
+    expected, _ = trained_with(lambda fn: fn)
+    got, step = trained_with(stowage.compile)
+    assert alike(got, expected)
+    assert step.refusal == "" and step.stats()["planned_steps"] >= calls - 14
+
+
 @pytest.mark.parametrize("ignored", [-100, 255])
 def test_what_is_ignored_is_planned(ignored):
     torch.manual_seed(0)

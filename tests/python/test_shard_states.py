@@ -1,14 +1,15 @@
 """Sharded steps that write where others look, and programs that change a sharded model's state between calls or hold its
-parameters by themselves, and steps that read numbers: the numbers of one process, on 2 gloo ranks."""
+parameters by themselves, and steps that read numbers, or whose Python runs in every call: the numbers of one process, on 2 gloo ranks."""
 
 import pytest
 import ranks
 import shard_between
 import shard_held
+import shard_python
 import shard_reads
 import shard_writes
 
-CASES = ranks.cases_of(shard_writes, shard_between, shard_held, shard_reads)
+CASES = ranks.cases_of(shard_writes, shard_between, shard_held, shard_reads, shard_python)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import _functional_collectives as collectives
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -327,11 +328,29 @@ def test_dtensor_works_by_its_rules_alone(mesh):
     assert torch.nn.functional.mse_loss(y, y).item() == 0
 
 
+def test_what_dtensor_counts_is_no_operator_of_the_steps():
+    seen = []
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    part = _StridedShard(0, split_factor=2)
+    names = ("local_shard_size_and_offset", "_local_shard_size_and_offset")
+    counts = next(name for name in names if name in vars(_StridedShard))
+    with Mode():
+        with distributed.counting_unseen():
+            size = getattr(part, counts)(8, 2, 0)[0]
+        assert size == 4 and not seen
+        assert getattr(part, counts)(8, 2, 0)[0] == 4 and "aten.arange.default" in seen
+
+
 def test_a_dispatch_mode_closes_the_hook_and_it_can_be_opened():
     closed = []
 
     def note():
-        closed.append(torch._C._dispatch_tls_is_dispatch_key_excluded(torch_private._HOOK_KEY))
+        closed.append(torch._C._dispatch_tls_is_dispatch_key_excluded(torch_private._HOOK_KEYS[0]))
 
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

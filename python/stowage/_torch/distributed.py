@@ -6,7 +6,8 @@
 - ``torch.distributed.pipelining``: the two halves of a backward, the order of a schedule.
 - ``DTensor._local_tensor``, ``DTensor(local, spec)``, ``redistribute_local_tensor``: a rank's part of a tensor, and how
   parts move.
-- ``DecompShardingStrategy.has_decomp``: whether DTensor finds placements of an op that has no rule."""
+- ``DecompShardingStrategy.has_decomp``: whether DTensor finds placements of an op that has no rule.
+- ``_StridedShard.local_shard_size_and_offset``: which rows a strided part has."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from stowage._torch.private import unseen
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -123,9 +126,34 @@ def rules_alone():
         DecompShardingStrategy.has_decomp = staticmethod(found)
 
 
+@contextlib.contextmanager
+def counting_unseen():
+    """DTensor finds out by small tensors which rows a strided part has. They are none of the step's, and are read on the host."""
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    names = ("local_shard_size_and_offset", "_local_shard_size_and_offset")  # the latter up to torch 2.12
+    own = {name: vars(_StridedShard)[name] for name in names if name in vars(_StridedShard)}
+
+    def aside(counts: Callable) -> Callable:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with unseen():
+                return counts(*args, **kwargs)
+
+        return counted
+
+    for name, counts in own.items():
+        setattr(_StridedShard, name, aside(counts))
+    try:
+        yield
+    finally:
+        for name, counts in own.items():
+            setattr(_StridedShard, name, counts)
+
+
 __all__ = [
     "backward_of_input",
     "backward_of_weights",
+    "counting_unseen",
     "dtensor_like",
     "group_timeout",
     "local_offset",

@@ -10,13 +10,27 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from stowage.errors import PACKAGE_FOLDER
+
 _function_modes = torch._C._len_torch_function_stack
+
+
+def asking_frame(depth: int) -> types.FrameType:
+    """Whose call has come to a mode of ours, past other modes of ours that heard of it first. ``depth``: of the
+    frame that called the mode, as sys._getframe() counts from here."""
+    frame = sys._getframe(depth)
+    while frame.f_code.co_name == "__torch_function__" and frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return frame
 
 
 def heard_by(mode: torch.overrides.TorchFunctionMode, call: Callable[[], Any]) -> Any:
@@ -127,6 +141,7 @@ def take_off(mode: torch.overrides.TorchFunctionMode) -> None:
 
 __all__ = [
     "aside",
+    "asking_frame",
     "back",
     "heard_by",
     "open_mode",

@@ -57,6 +57,11 @@ def storage_address(tensor: torch.Tensor | None) -> int:
     )._cdata  # not by a name under which a budget sees it handed out
 
 
+def storage_bytes(tensor: torch.Tensor) -> int:
+    """Of all that shares its memory."""
+    return TensorBase.untyped_storage(tensor).nbytes()
+
+
 def shell_address(tensor: torch.Tensor) -> int:
     """As storage_address(), of a DTensor itself, which has a StorageImpl without memory."""
     return TensorBase.untyped_storage(tensor)._cdata
@@ -143,8 +148,10 @@ def is_shell(tensor: torch.Tensor) -> bool:
 @contextlib.contextmanager
 def hook_open(is_open: bool = True):
     """PyTorch closes the keys above Python while a dispatch mode works, but where a tensor is detached past the dispatcher. The
-    dispatcher's hook sees what happens in this block, or, where ``is_open`` says so, does not."""
-    key = _HOOK_KEY
+    dispatcher's hook sees what happens in this block, or, where ``is_open`` says so, does not. Within unrecorded() it never
+    does."""
+    key, below = _HOOK_KEYS
+    is_open = is_open and not torch._C._dispatch_tls_is_dispatch_key_excluded(below)
     closed = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
     torch._C._dispatch_tls_set_dispatch_key_excluded(key, not is_open)
     try:
@@ -165,8 +172,8 @@ def elements_as_text(tensor: torch.Tensor) -> str:
     return torch._tensor_str._tensor_str(tensor, len("tensor("))
 
 
-_HOOK_KEY = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
-_HOOK_KEYS = (_HOOK_KEY, torch._C._dispatch_key_parse("Fake"))  # above and below autograd: runtime/torch/hook.cpp
+# Above and below autograd: runtime/torch/hook.cpp
+_HOOK_KEYS = tuple(torch._C._dispatch_key_parse(key) for key in ("TESTING_ONLY_GenericMode", "Fake"))
 
 
 def _let_higher_order_operators_pass() -> None:
@@ -206,6 +213,7 @@ __all__ = [
     "local_tensor",
     "shell_address",
     "storage_address",
+    "storage_bytes",
     "tree_map",
     "unflatten",
     "unseen",

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C import TensorBase
 
 from stowage._torch.distributed import group_timeout, set_group_timeout
 from stowage._torch.private import unseen
@@ -42,7 +43,7 @@ def as_mesh(mesh):
     return made
 
 
-_PURPOSES = ("step", "flag", "same", "work")
+_PURPOSES = ("step", "flag", "same", "work", "moment")
 _WORKING, _DONE, _FAILED = range(3)
 _BEAT_SECONDS = 1.0
 _FLAGS = 62  # in one number of a message
@@ -56,12 +57,14 @@ class Ranks:
         self.size = dist.get_world_size()
         self._group = dist.new_group(backend="gloo", timeout=group_timeout(dist.group.WORLD))
         self._calls = 0
+        self.apart = False  # in this call the ranks have found that they do different things
         self._digests: dict[Any, int] = {}
 
-    def agree(self, wish: int, key: Any) -> int:
-        """The least wish of all ranks. Raises Error when they are at different calls, or have arguments of other
+    def agree(self, wish: int, key: Any) -> list[int]:
+        """The wishes of all ranks. Raises Error when they are at different calls, or have arguments of other
         shapes."""
         self._calls += 1
+        self.apart = False
         if key not in self._digests:
             self._digests[key] = zlib.crc32(repr(key).encode())
         rows = self._gather("step", wish, self._digests[key], self._calls)
@@ -69,7 +72,19 @@ class Ranks:
             raise Error(f"rank {self.rank}: the ranks are at different calls: {[row[2] for row in rows]}")
         if any(row[1] != self._digests[key] for row in rows):
             raise Error(f"rank {self.rank}: the ranks disagree: their arguments differ in shape, type or flags")
-        return min(row[0] for row in rows)
+        return [row[0] for row in rows]
+
+    def at_moment(self, moment: int, *numbers: int) -> list[list[int]]:
+        """Of a call: the moment to which each rank has come, and its numbers, up to two."""
+        return self._gather("moment", moment, *numbers)
+
+    def differ(self, how: str) -> Error:
+        self.apart = True
+        return Error(f"rank {self.rank}: {how}")
+
+    def must_end(self, error: Exception) -> bool:
+        """The call, by this error: no operator can run otherwise instead."""
+        return self.apart or isinstance(error, Error) or is_communication_error(error)
 
     def any(self, flag: bool) -> bool:
         return any(row[0] for row in self._gather("flag", int(flag)))
@@ -167,11 +182,13 @@ class Ranks:
                 mine[1 + i] = value
             all_ranks = torch.empty(self.size * 4, dtype=torch.int64, device="cpu")
             _all_gather(all_ranks, mine, group=self._group)
-            rows = all_ranks.view(self.size, 4).tolist()
+            rows = TensorBase.tolist(
+                all_ranks.view(self.size, 4)
+            )  # not the step's own, which may be replaced meanwhile
         at = [_PURPOSES[row[0]] for row in rows]
         if any(p != purpose for p in at):
-            raise Error(
-                f"rank {self.rank}: the ranks differ in what they do: their arguments or their Python differ ({', '.join(at)})"
+            raise self.differ(
+                f"the ranks differ in what they do: their arguments or their Python differ ({', '.join(at)})"
             )
         return [row[1:] for row in rows]
 

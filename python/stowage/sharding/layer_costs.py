@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stowage._torch.distributed import backward_of_input, backward_of_weights
 from stowage._torch.fakes import DATA_DEPENDENT, FakeTensorMode
-from stowage._torch.private import flatten, flops_of, storage_address
+from stowage._torch.private import flatten, flops_of, storage_address, storage_bytes
 from stowage.errors import Unsupported
 from stowage.sharding.chain import Chain, as_tuple, handed_on, joined, trainable
 
@@ -123,7 +123,7 @@ def _held(layer: _Layer, values: tuple) -> dict:
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         if storage_address(tensor) not in outside:
-            kept[storage_address(tensor)] = tensor.untyped_storage().nbytes()
+            kept[storage_address(tensor)] = storage_bytes(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
@@ -194,7 +194,7 @@ def _optimizer_bytes(chain: Chain, layer: _Layer) -> int:
     optimizer = chain.optimizer(layer.parameters)
     optimizer.step()
     states = [v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
-    return sum({storage_address(v): v.untyped_storage().nbytes() for v in states}.values())
+    return sum({storage_address(v): storage_bytes(v) for v in states}.values())
 
 
 def measured(chain: Chain, batch: tuple, halves: bool = True) -> list[dict]:

@@ -20,11 +20,10 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stowage._torch.distributed import rules_alone, waiting_collectives
+from stowage._torch.distributed import counting_unseen, rules_alone, waiting_collectives
 from stowage._torch.private import hook_open, local_tensor, tree_map
-from stowage.errors import Error
 from stowage.sharding.aliases import Aliases, stale
-from stowage.sharding.group import is_communication_error
+from stowage.sharding.group import Ranks
 from stowage.sharding.kernel import Moved, laid_out_as_asked, leaf_is_new, run_local, run_on_parts
 from stowage.sharding.moves import brought, plain_sum
 from stowage.sharding.old_gradients import OldGradients
@@ -203,7 +202,7 @@ class PlacedOp:
 
 
 class PlacedMode(TorchDispatchMode):
-    def __init__(self, mesh, plan: OpPlan | None = None, ranks: Any = None, old_gradients: OldGradients | None = None):
+    def __init__(self, mesh, plan: OpPlan, ranks: Ranks, old_gradients: OldGradients):
         super().__init__()
         self.old_gradients = old_gradients
         self._mesh = mesh
@@ -212,18 +211,20 @@ class PlacedMode(TorchDispatchMode):
         self._inside = False
         self._paused = False
         self.replicated: list[str] = []  # ops that ran on whole tensors because DTensor could not otherwise
-        self._aliases = None if plan is None or ranks is None else Aliases(plan.stale, _NAME, ranks.in_all)
-        if plan is not None:
-            plan.restart()
+        self._aliases = Aliases(plan.stale, _NAME, ranks.in_all)
+        plan.restart()
 
     @property
     def uses_old_gradients(self) -> bool:
-        return self.old_gradients is not None and self.old_gradients.used
+        return self.old_gradients.used
 
     @contextlib.contextmanager
     def running(self):
         """The step runs in here."""
-        with implicit_replication(), waiting_collectives(), rules_alone(), PastTheDispatcher(read_whole), self:
+        of_dtensor = (implicit_replication(), waiting_collectives(), rules_alone(), counting_unseen())
+        with contextlib.ExitStack() as block:
+            for each in (*of_dtensor, PastTheDispatcher(read_whole), self):
+                block.enter_context(each)
             yield
 
     @contextlib.contextmanager
@@ -242,16 +243,15 @@ class PlacedMode(TorchDispatchMode):
     def pass_optimizer(self) -> None:
         """It has ended."""
         self._paused = False
-        if self._plan is not None:
-            self._plan.pass_optimizer()
+        self._plan.pass_optimizer()
 
     # ---- One op
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         counts = not self._inside and not self._paused and not is_passed_over(func)
-        placed = self._plan.next(func, args, kwargs) if counts and self._plan is not None else None
-        if self.old_gradients is not None and not self._inside and not self._paused:
+        placed = self._plan.next(func, args, kwargs) if counts else None
+        if not self._inside and not self._paused:
             self.old_gradients.op(func, args, kwargs)
         if not any(issubclass(t, DTensor) for t in types):
             with hook_open():
@@ -262,7 +262,7 @@ class PlacedMode(TorchDispatchMode):
         try:
             with self:  # the mode stays on: it opens the hook for what DTensor calls
                 result = self._run(func, args, kwargs, placed)
-            if self._aliases is not None and not self._paused:
+            if not self._paused:
                 with hook_open(False):
                     self._aliases.op_made_views(func, args, kwargs, result)
                     updates = self._aliases.op_wrote(func, args, kwargs)
@@ -298,14 +298,14 @@ class PlacedMode(TorchDispatchMode):
         try:
             return laid_out_as_asked(func, args, kwargs, tree_map(plain_sum, func(*args, **kwargs)))
         except Exception as reason:  # DTensor raises what it likes; what is wrong with the op itself raises again
-            if is_communication_error(reason) or isinstance(reason, Error):
+            if self._ranks.must_end(reason):
                 raise
             return self._run_whole(func, args, kwargs)
 
     def _is_written_by_parts(self, placed: PlacedOp) -> bool:
         """What is there then goes from one copy of it to the other before it is all written: no kernel may read what none has
         filled."""
-        needed = self._plan.stale if self._plan is not None else None
+        needed = self._plan.stale
         return needed is None or any(root in needed for root in placed.roots)
 
     def _run_placed(self, func, args: tuple, kwargs: dict, placed: PlacedOp) -> Any:
@@ -318,12 +318,12 @@ class PlacedMode(TorchDispatchMode):
         try:
             result = run_on_parts(func, moved, placed, self._mesh)
         except (NotImplementedError, RuntimeError, ValueError) as reason:
-            if placed.works or is_communication_error(reason):
+            if placed.works or self._ranks.must_end(reason):
                 raise
             result = reason
         if placed.works is None:
             failed = isinstance(result, Exception)
-            placed.works = not (self._ranks.any(failed) if self._ranks is not None else failed)
+            placed.works = not self._ranks.any(failed)
             if not placed.works:
                 return self._run_whole(func, args, kwargs)
         return self._settle(func, moved.take_back(result), placed)
@@ -356,6 +356,6 @@ class PlacedMode(TorchDispatchMode):
             try:
                 return moved.take_back(func(*moved.args, **moved.kwargs))
             except Exception as reason:
-                if is_communication_error(reason) or isinstance(reason, Error):
+                if self._ranks.must_end(reason):
                     raise
         return moved.take_back(run_local(func, moved, self._mesh))

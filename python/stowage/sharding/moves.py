@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from stowage._torch.distributed import make_dtensor, redistribute
-from stowage._torch.private import local_tensor
+from stowage._torch.private import local_tensor, storage_bytes
 
 
 def brought(t: DTensor, placements: tuple) -> DTensor:
@@ -88,7 +88,7 @@ def _moved(t: DTensor, placements: tuple) -> DTensor:
 def compact(tensor: DTensor) -> DTensor:
     """The same DTensor; a part that lies in a larger storage gets one of its own size."""
     local = local_tensor(tensor)
-    if local.untyped_storage().nbytes() == local.numel() * local.element_size():
+    if storage_bytes(local) == local.numel() * local.element_size():
         return tensor
     return make_dtensor(
         local.clone(memory_format=torch.contiguous_format),

@@ -59,7 +59,8 @@ class Part:
         self.mesh = mesh
         self.shape, self.stride = p.shape, p.contiguous().stride()
         self.parameter = torch.nn.Parameter(cut(p, mesh, at.parameter), requires_grad=p.requires_grad)
-        worked = local_tensor(self.parameter) if self.shared else torch.empty(0, dtype=p.dtype, device=p.device)
+        self._nothing = torch.empty(0, dtype=p.dtype, device=p.device)  # what the optimizer's has between its steps
+        worked = local_tensor(self.parameter) if self.shared else self._nothing
         self.worked = torch.nn.Parameter(worked.detach(), requires_grad=p.requires_grad)
         self._shell = shell_address(self.parameter)  # of the DTensor itself, which has no memory
         hang_over(p, self.parameter)
@@ -106,7 +107,7 @@ class Part:
         if self.worked.grad is not None and not self.shared:
             updated = make_dtensor(self.worked.detach(), self.mesh, self.at.state, self.shape, self.stride)
             local_tensor(self.parameter).copy_(local_tensor(redistribute(updated, self.at.parameter)))
-            self.worked.data = torch.empty(0, dtype=self.worked.dtype, device=self.worked.device)
+            self.worked.data = self._nothing
         self.worked.grad = None
 
     # ---- The optimizer's state of it

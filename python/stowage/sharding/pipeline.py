@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from stowage import _core
 from stowage._torch.distributed import pipeline_order
-from stowage._torch.private import storage_address
+from stowage._torch.private import storage_address, storage_bytes
 from stowage.errors import Error, Infeasible, Unsupported
 from stowage.sharding import chain_checks, layer_costs
 from stowage.sharding.chain import Chain, as_tuple, handed_on, micro_batches, trainable
@@ -402,4 +402,4 @@ def _at(state: dict[str, Any], device: torch.device) -> dict[str, Any]:
 
 
 def _bytes(tensors: list[torch.Tensor]) -> int:
-    return sum({storage_address(t): t.untyped_storage().nbytes() for t in tensors}.values())
+    return sum({storage_address(t): storage_bytes(t) for t in tensors}.values())

@@ -10,7 +10,6 @@ of them."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -19,56 +18,33 @@ import torch
 import torch.distributed as dist
 
 from stowage import _runtime
-from stowage._torch.private import flatten, tree_map, unflatten
 from stowage._torch.settings import foreign_mode
-from stowage._torch.subclasses import heard
 from stowage.errors import Error, Infeasible, Unsupported
 from stowage.sharding.arguments import as_plan, refuse_wrong_arguments
+from stowage.sharding.calls import ShardedCalls, ShardedEntry
 from stowage.sharding.capture import capture_program
 from stowage.sharding.checkpoint import CheckpointMixin
 from stowage.sharding.decision import Choice, decisions
 from stowage.sharding.group import Ranks, as_mesh
 from stowage.sharding.held_views import warn_of_views
-from stowage.sharding.index_ranges import index_ranges, refuse_indices
-from stowage.sharding.mode import OpPlan, PlacedMode
-from stowage.sharding.old_gradients import OldGradients
-from stowage.sharding.parts import whole
 from stowage.sharding.pipeline import PipelinedStep, refuse_with_pipeline
 from stowage.sharding.placements import ShardingPlan, mesh_document, placement_options, says_where, solve
 from stowage.sharding.program import Program
-from stowage.sharding.stand_in import StandIn, what_is_held_explained
+from stowage.sharding.stand_in import StandIn
 from stowage.sharding.world import (
     ShardedState,
-    ShardedWorld,
     is_parts,
     named_parameters,
     refuse_what_cannot_be_cut,
 )
 from stowage.sizes import parse_bytes
-from stowage.step.life_cycle import LifeCycle, SignatureState
 from stowage.step.reach.world import World
-from stowage.step.record.recording import record
-from stowage.step.replay.replay import Mismatch, Replay, why_python_must_run
 from stowage.step.replay.room import Room
-from stowage.step.replay.step_plan import StepOptions
 from stowage.step.signature.signature import signature
 
-_EAGER, _RECORD, _REHEARSE, _PLAN_ANEW, _PLANNED = range(5)  # what the ranks do: the least that one of them wishes
 
-
-class _Entry(SignatureState):
-    def __init__(self, plan: ShardingPlan, ops: OpPlan):
-        super().__init__()
-        self.plan = plan
-        self.ops = ops
-        self.indices = [] if plan.program.guessed else index_ranges(plan.program)
-        self.replay: Replay | None = None
-
-
-class ShardedStep(LifeCycle, CheckpointMixin):
+class ShardedStep(CheckpointMixin, ShardedCalls):
     """Callable like the function it wraps, on every rank with the same arguments. Made by stowage.shard."""
-
-    _WITHOUT_PLAN = "runs on DTensors"
 
     def __init__(
         self,
@@ -82,9 +58,9 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         strict: bool,
         options: dict,
     ):
-        super().__init__(train_step, budget, strict)
-        self.mesh = as_mesh(mesh)
-        self._ranks = Ranks(self.mesh)
+        mesh = as_mesh(mesh)
+        room = Room(_runtime.Arena(), _runtime.Host("", 0, link_gbps or 0.0), link_gbps, "memory")
+        super().__init__(train_step, mesh, Ranks(mesh), room, budget, strict)
         self._options = options  # of the solver
         self._links = links or {}
         self._given_plan = plan
@@ -92,10 +68,8 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         self._needs: list[tuple[int, int]] = []  # what the placements that were tried need, and the bounds of that
         self._may_choose = budget is not None and plan is None and not says_where(options)
         self._state: ShardedState | None = None
-        self._mode: PlacedMode | None = None
-        self._latest: _Entry | None = None
+        self._latest: ShardedEntry | None = None
         self._modules: list[torch.nn.Module] | None = None
-        self._room = Room(_runtime.Arena(), _runtime.Host("", 0, link_gbps or 0.0), link_gbps, "memory")
 
     # ---- Calling
 
@@ -107,13 +81,13 @@ class ShardedStep(LifeCycle, CheckpointMixin):
                 )
             if self._state is not None and self._state.adopt_changes():
                 for known in self._entries.values():
-                    known.replay = None
+                    known.replays.clear()
             key, inputs = self._signature(args, kwargs)
             entry = self._entries.get(key) or self._plan(key, args, kwargs)
             if entry.over_budget is not None:
                 entry = self._choose_again(entry, key)
             self._latest = entry
-            return self._step(entry, key, args, kwargs, inputs)
+            return self._call(entry, key, args, kwargs, inputs)
 
     def prepare(self, *args: Any, **kwargs: Any) -> ShardingPlan:
         """Plans for these arguments and cuts parameters and optimizer state to their parts, without running a step."""
@@ -135,7 +109,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
             self._modules = [module for _, root in World(self._fn).modules for module in root.modules()]
         return (key, tuple(module.training for module in self._modules)), inputs
 
-    def _plan(self, key: Any, args: tuple, kwargs: dict) -> _Entry:
+    def _plan(self, key: Any, args: tuple, kwargs: dict) -> ShardedEntry:
         world = World(self._fn)
         names = self._state.names() if self._state is not None else named_parameters(world)
         if self._state is None:
@@ -150,12 +124,12 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         plan = self._ranks.from_first(lambda: self._solve(program, text))
         return self._take(program, plan, key, world)
 
-    def _take(self, program: Program, plan: str, key: Any, world: World) -> _Entry:
+    def _take(self, program: Program, plan: str, key: Any, world: World) -> ShardedEntry:
         sharding = ShardingPlan(program, plan, self.mesh)
         if self._state is None:
             warn_of_views(world)
             self._state = ShardedState(world, self.mesh, sharding.state_placements(), sharding.buffer_placements())
-        self._entries[key] = _Entry(sharding, sharding.op_plan())
+        self._entries[key] = ShardedEntry(sharding, sharding.op_plan())
         return self._entries[key]
 
     def _solve(self, program: Program, text: str) -> str:
@@ -173,7 +147,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
 
     # ---- A placement whose recording needs more than was modelled
 
-    def _choose_again(self, entry: _Entry, key: Any) -> _Entry:
+    def _choose_again(self, entry: ShardedEntry, key: Any) -> ShardedEntry:
         """Parameters and state go to another placement, which by the same measure fits. Raises where there is none, or where
         another signature's plan rests on where they are."""
         needed, bound = (
@@ -207,136 +181,6 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         plan = self._choice.next(needed) if self._choice is not None and needed > 0 else None
         return "" if plan is None else plan.text
 
-    def _step(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
-        refuse_indices(entry.indices, inputs)
-        entry.calls += 1
-        wish = self._wish(entry, inputs)
-        if wish < _REHEARSE:
-            wish = self._ranks.agree(wish, key)
-            return self._record(entry, args, kwargs, inputs) if wish == _RECORD else self._eager(entry, args, kwargs)
-        replay = entry.replay
-        assert replay is not None
-        bound = replay.inputs(inputs)
-        rehearsal = None
-        with replay.host_state() as undo:
-            try:
-                replay.match(bound)
-            except Mismatch:
-                wish = _RECORD
-            agreed = self._ranks.agree(wish, key)
-            if agreed == _PLANNED:
-                replay.let_go()
-                return self._planned(replay, bound)
-            if agreed == _REHEARSE:
-                asked_for = [(p, p.grad) for p in replay.gradients.present]  # the step's Python may, as it runs again
-                replay.let_go()
-                try:
-                    rehearsal = replay.rehearse_matched(bound)
-                finally:
-                    for p, gradient in asked_for:
-                        p.grad = gradient
-            undo.now()
-        if rehearsal is not None:
-            return self._rehearsed(entry, rehearsal, args, kwargs, inputs)
-        if agreed == _RECORD:
-            return self._record(entry, args, kwargs, inputs)
-        if agreed == _PLAN_ANEW:
-            with self._planning(entry):
-                replay.part_from_results()
-        return self._eager(entry, args, kwargs)
-
-    def _wish(self, entry: _Entry, inputs: list[torch.Tensor]) -> int:
-        # In its first call the ranks agree which ops run on parts: no recording sees that
-        if entry.refusal or entry.calls == 1 or not self._split_state().has_optimizer_state():
-            return _EAGER
-        replay = entry.replay
-        changed = "what it reads" if replay is None else replay.changed(inputs)
-        if replay is not None and not changed:
-            if not replay.trusted:
-                return _REHEARSE
-            return _PLAN_ANEW if replay.should_part_from_results else _PLANNED
-        if not entry.recorded_too_often():
-            return _RECORD
-        self._refuse_changing(entry, changed)
-        return _EAGER
-
-    # ---- One step
-
-    def _distributed(self, entry: _Entry) -> Callable:
-        """The user's function on DTensors: arguments as all ranks have them in, whole tensors out."""
-
-        def step(*args: Any, **kwargs: Any) -> Any:
-            split = self._split_state()
-            mode = PlacedMode(self.mesh, entry.ops, self._ranks, OldGradients(split.parameters()))
-            self._mode = split.mode = mode
-            spread = lambda v: whole(v, self.mesh) if isinstance(v, torch.Tensor) else v
-            args, kwargs = tree_map(spread, args), tree_map(spread, kwargs)
-            entry.ops.begin(split.names(), [t for t in flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)])
-            with mode.running(), what_is_held_explained():
-                result = heard(self._fn, args, kwargs)
-                with mode.aside(), torch.no_grad():
-                    leaves, spec = flatten(result)
-                    return unflatten([split.gathered(leaf) for leaf in leaves], spec)
-
-        return step
-
-    def _eager(self, entry: _Entry, args: tuple, kwargs: dict) -> Any:
-        with self._tally.eager_call(), self._split_state().watching():
-            return self._distributed(entry)(*args, **kwargs)
-
-    def _record(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
-        with self._tally.eager_call():
-            recording = record(
-                self._distributed(entry),
-                args,
-                kwargs,
-                inputs,
-                world=ShardedWorld(self._fn, self._split_state()),
-                step=self._fn,
-            )
-        entry.recorded()
-        result = recording.result
-        entry.replay = None
-        if not recording.refusal and self._mode is not None and self._mode.uses_old_gradients:
-            recording.refusal, recording.unsettled = (
-                "it adds to gradients of earlier calls, or uses them otherwise",
-                True,
-            )
-        if recording.tape is not None and not recording.refusal:
-            recording.refusal = why_python_must_run(recording)
-        refused = self._ranks.any(recording.tape is None or bool(recording.refusal))
-        if refused:
-            if not self._ranks.any(not recording.unsettled) and not entry.recorded_too_often():
-                return result
-            self._refuse(entry, recording.refusal or "another rank's step cannot be replayed")
-            return result
-        with self._planning(entry):
-            entry.replay = Replay(recording, self._room, self._name, StepOptions(self._budget, lean_kernels=False))
-        return result
-
-    def _rehearsed(self, entry: _Entry, rehearsal, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
-        """After the planned step was put back: the one on DTensors, whose result counts."""
-        replay = entry.replay
-        assert replay is not None
-        replay.rehearsals += 1
-        result = self._eager(entry, args, kwargs)
-        self._judge(entry, replay, replay.agrees(rehearsal, result, replay.inputs(inputs)))
-        return result
-
-    def _together(self) -> contextlib.AbstractContextManager:
-        return self._ranks.together()
-
-    def _everywhere(self, true_here: bool) -> bool:
-        return not self._ranks.any(not true_here)
-
-    def _drop(self, entry: _Entry, replay: Replay) -> None:
-        entry.replay = None
-
-    def _planned(self, replay: Replay, inputs: list[int]) -> Any:
-        result = self._tally.planned_call(replay.run_matched, inputs)
-        self._tally.account(replay.last_run)
-        return result
-
     # ---- What is known
 
     @property
@@ -347,7 +191,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
     @property
     def graph(self):
         """This rank's local graph of the latest call, or None before it was recorded."""
-        return self._latest.replay.graph if self._latest and self._latest.replay else None
+        return self._latest.latest.graph if self._latest and self._latest.latest else None
 
     def measured_bytes(self) -> dict[str, int]:
         """Bytes that this rank holds between steps, each storage once, by kind."""
@@ -357,7 +201,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         """Figures of this rank; times are medians of the last steps."""
         return {
             "rank": dist.get_rank(),
-            **self._figures(self._latest.replay if self._latest else None),
+            **self._figures(self._latest.latest if self._latest else None),
             "dtensor_steps": self._tally.eager_steps,
             "dtensor_step_ns": self._tally.eager_ns,
             "replicated_ops": sorted(set(self._mode.replicated)) if self._mode else [],

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from stowage._torch import optimizer_steps
 from stowage._torch.distributed import redistribute
-from stowage._torch.private import is_shell, local_tensor, shell_address, storage_address
+from stowage._torch.private import is_shell, local_tensor, shell_address, storage_address, storage_bytes
 from stowage.errors import Unsupported
 from stowage.sharding.optimizer import SplitOptimizer
 from stowage.sharding.parts import Part, Placements, StatePlacement, cut, to_text, whole
@@ -247,6 +247,10 @@ class ShardedWorld(World):
         super().__init__(fn)
         self.sharded = state
 
+    def names_of_gone(self) -> list[str]:
+        """It does not fade."""
+        return []
+
     def parameters(self) -> list[torch.nn.Parameter]:
         return [part.worked for part in self.sharded.parts()]
 
@@ -340,7 +344,7 @@ def flat_weights(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def _storage_bytes(tensors) -> int:
-    return sum({storage_address(t): t.untyped_storage().nbytes() for t in tensors}.values())
+    return sum({storage_address(t): storage_bytes(t) for t in tensors}.values())
 
 
 def _refuse_other_holders(world: World, replaced: dict[int, torch.nn.Parameter]) -> None:

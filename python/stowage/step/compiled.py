@@ -33,7 +33,7 @@ from stowage.report.progress import shown
 from stowage.step.attributes import FunctionAttributes
 from stowage.step.checking import Checking
 from stowage.step.eager_calls import EagerCall, EagerCalls
-from stowage.step.entry import Entry
+from stowage.step.entry import Entry, keeps_tensors
 from stowage.step.forgetting import Forgetting
 from stowage.step.guards.given import ByContent
 from stowage.step.guards.moved_functions import moved
@@ -224,9 +224,15 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             return self._record(entry, key, args, kwargs, inputs)
         # A kernel will raise: with what Python has done until then, and no more. Within a budget there is no room for what
         # would take back an eager call
-        if self._budget is None and fit[0].refused_index(inputs):
-            self._alone(turn)
-            return self._caught_or_not(entry, args, kwargs, inputs)
+        if self._budget is None:
+            raising = [r for r in ([replay] if replay else fit) if r.refused_index(inputs)]
+            if any(not r.recording.world.guard.changed() for r in raising):
+                self._alone(turn)
+                return self._caught_or_not(entry, args, kwargs, inputs)
+            fit = [r for r in fit if r not in raising]  # what they look up may be another table now, a larger one
+            if not fit:
+                self._alone(turn)
+                return self._record(entry, key, args, kwargs, inputs)
         if replay is None:
             return self._shadowed(entry, fit, args, kwargs, inputs, unchanged=False)
         if not replay.trusted or not replay.numbers_fit or self._checking.is_due(replay):
@@ -441,7 +447,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
                     began.numbers_fit = unchanged or (fitted[0] and not shadow.refreshed)
                     for i, (other, fits) in enumerate(zip(others, fitted[1:])):
                         other.numbers_fit = fits and i not in shadow.altered
-                self._settle_down(entry, replay, unchanged, shadow.decides_as_before)
+                entry.settles(replay, unchanged, shadow.decides_as_before)
                 entry.serves(replay)
                 if not replay.trusted:
                     return self._rehearse(entry, shadow, inputs, bound[fit.index(replay)], undo, gradients), None
@@ -477,18 +483,6 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         for replay in entry.replays:
             replay.shadowed_because = replay.shadowed_because or "it has changed in a way that is not watched"
 
-    def _settle_down(self, entry: Entry, replay: Replay, unchanged: bool, decides_as_before: bool) -> None:
-        """Recorded anew, to be watched anew, when what it reads has changed and stays so; ever later when it does not
-        stay."""
-        entry.may_hold_gone = unchanged
-        undecided = replay.undecided and not decides_as_before
-        expected = unchanged or undecided or replay.shadowed_because or not entry.key_stays
-        entry.changed_calls = 0 if expected else entry.changed_calls + 1
-        if entry.changed_calls >= entry.patience:
-            entry.changed_calls, entry.wanted = 0, 1
-            entry.wanted_because = replay.recording.world.guard.changed() or "what it reads"
-            entry.patience *= 2
-
     def _left(self, entry: Entry, shadow: Shadow) -> Any:
         """The function did what no recording holds, and that has happened eagerly. Recorded when it comes again."""
         self._tally.eager_steps += 1
@@ -520,7 +514,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             what = "optimizer.step() with a closure, which does something else in each call"
             return self._refused(entry, f"{what}: {entry.wanted_because}", args, kwargs, inputs)
         world = self._world(entry)
-        anew = self._found_anew(entry, world)
+        anew = entry.finds_anew(world)
         if self._budget is not None:
             self._forget_gone()
         held = held_places(world, anew & entry.writes)
@@ -535,7 +529,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             replaced=before,
             anew=anew - {place.path for place in before if isinstance(place, Held)},
             earlier=[replay.recording.tape for replay in entry.replays],
-            keeps=self._keeps_tensors(),
+            keeps=keeps_tensors(self._entries.values()),
         )
         entry.replaced = recording.replaced
         entry.replaced += [place for place in before if isinstance(place, Held) and place not in recording.replaced]
@@ -571,11 +565,6 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             self._forget_gone(entry, recording.world)
         return result
 
-    def _keeps_tensors(self) -> bool | None:
-        """Does the step keep tensors beyond its end? None where no recording can tell."""
-        known = [bool(replay.recording.keeps) for e in self._entries.values() for replay in e.replays]
-        return any(known) if known else None
-
     def _caught_or_not(self, entry: Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         """A kernel raises, or has raised in a planned call whose Python has handlers of exceptions, and nothing of the call
         has happened: it runs as eager would. What passes through the step is taken back, as far as there is memory for
@@ -608,17 +597,6 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         if self._room.regions.inside:
             world.compiled = world.compiled or self._name
         return world
-
-    @staticmethod
-    def _found_anew(entry: Entry, world: World) -> frozenset[str]:
-        """The names under which this call finds other tensors than a recorded one has found."""
-        now = {(name, id(tensor)) for name, tensor in world.tensors}
-        names = {name for name, _ in now}
-        worlds = [replay.recording.world for replay in entry.replays]
-        before = [found for known in worlds for found in known.tensors]
-        entry.anew |= {name for name, tensor in before if name in names and (name, id(tensor)) not in now}
-        entry.anew |= {name for known in worlds for name in known.names_of_gone() if name in names}
-        return frozenset(entry.anew)
 
     def _rehearse(
         self, entry: Entry, shadow: Shadow, arguments: list[torch.Tensor], inputs: list[int], undo: Undo,

@@ -22,7 +22,7 @@ import torch
 from torch._C import TensorBase
 
 from stowage import _runtime
-from stowage._torch.private import address, storage_address
+from stowage._torch.private import address, storage_address, storage_bytes
 from stowage.eviction.budget import HostRoom, OutOfMemory, budget, existing_tensors
 from stowage.step.reach.places import is_plain
 from stowage.step.reach.state import State, lasting, on_accelerator, own_ranges
@@ -88,7 +88,7 @@ class EagerCall:
         found = {storage_address(t) for t, _, _ in own}
         for gradient in (reference() for reference in self._gradients):
             if gradient is not None and is_plain(gradient) and storage_address(gradient) not in found:
-                own.append((TensorBase.detach(gradient), 0, TensorBase.untyped_storage(gradient).nbytes()))
+                own.append((TensorBase.detach(gradient), 0, storage_bytes(gradient)))
                 found.add(storage_address(gradient))
         if (there := on_accelerator(own)) is not None:
             _runtime.take_up(address(there))
@@ -186,11 +186,7 @@ class OtherTensors:
         """Of the known ones that are alive; forgets the others."""
         alive = [(reference, t) for reference in self._known if (t := reference()) is not None]
         self._known = [reference for reference, _ in alive]
-        sizes = {
-            storage_address(t): TensorBase.untyped_storage(t).nbytes()
-            for _, t in alive
-            if t.device == device and is_plain(t)
-        }
+        sizes = {storage_address(t): storage_bytes(t) for _, t in alive if t.device == device and is_plain(t)}
         return sum(size for storage, size in sizes.items() if storage not in own)
 
 

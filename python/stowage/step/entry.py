@@ -7,7 +7,7 @@ O(1) a call."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stowage.step.life_cycle import SignatureState
@@ -98,6 +98,28 @@ class Entry(SignatureState):
         self.served.append(self.calls)
         self.beginnings = 0
 
+    def settles(self, replay: Replay, unchanged: bool, decides_as_before: bool) -> None:
+        """The step's Python has done what a recording holds. Recorded anew, to be watched anew, when what it reads has changed
+        and stays so; ever later when it does not stay."""
+        self.may_hold_gone = unchanged
+        undecided = replay.undecided and not decides_as_before
+        expected = unchanged or undecided or replay.shadowed_because or not self.key_stays
+        self.changed_calls = 0 if expected else self.changed_calls + 1
+        if self.changed_calls >= self.patience:
+            self.changed_calls, self.wanted = 0, 1
+            self.wanted_because = replay.recording.world.guard.changed() or "what it reads"
+            self.patience *= 2
+
+    def finds_anew(self, world: World) -> frozenset[str]:
+        """The names under which this call finds other tensors than a recorded one has found."""
+        now = {(name, id(tensor)) for name, tensor in world.tensors}
+        names = {name for name, _ in now}
+        worlds = [replay.recording.world for replay in self.replays]
+        before = [found for known in worlds for found in known.tensors]
+        self.anew |= {name for name, tensor in before if name in names and (name, id(tensor)) not in now}
+        self.anew |= {name for known in worlds for name in known.names_of_gone() if name in names}
+        return frozenset(self.anew)
+
     def forget_unconfirmed(self) -> None:
         """Ways that came once and not again, where others are trusted: while one waits for its rehearsal, any call may have
         to run twice, and is prepared for it."""
@@ -112,4 +134,10 @@ class Entry(SignatureState):
         self.replays.append(replay)
 
 
-__all__ = ["Entry"]
+def keeps_tensors(entries: Iterable[Entry]) -> bool | None:
+    """Does the step keep tensors beyond its end? None where no recording can tell."""
+    known = [bool(replay.recording.keeps) for entry in entries for replay in entry.replays]
+    return any(known) if known else None
+
+
+__all__ = ["Entry", "keeps_tensors"]

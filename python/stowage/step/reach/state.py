@@ -14,7 +14,7 @@ import torch
 from torch._C import TensorBase
 
 from stowage import _runtime
-from stowage._torch.private import address, local_tensor, storage_address
+from stowage._torch.private import address, local_tensor, storage_address, storage_bytes
 from stowage.step.reach.parts import parts
 from stowage.step.reach.places import is_plain
 from stowage.step.reach.world import World
@@ -27,7 +27,7 @@ def own_ranges(world: World, inputs: list[torch.Tensor]) -> list[Range]:
     storages."""
     found = [*(t for _, _, t in world.owned()), *(t for _, t in world.tensors), *lasting(world)]
     plain = (TensorBase.detach(t) for t in map(local_tensor, found) if is_plain(t))
-    whole = {storage_address(t): (t, 0, TensorBase.untyped_storage(t).nbytes()) for t in plain}
+    whole = {storage_address(t): (t, 0, storage_bytes(t)) for t in plain}
     slices = [
         (TensorBase.detach(t), p.start_bytes, p.end_bytes)
         for i, (t, p) in enumerate(zip(inputs, parts(inputs)))

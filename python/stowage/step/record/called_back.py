@@ -75,11 +75,12 @@ def _is_others(kind: type) -> bool:
     return kind in _FUNCTIONS or not of_known
 
 
-def within_operators() -> bool:
-    """Does Python of the program's run while operators do: hooks of saved tensors (PyTorch's own look into none), a dispatch mode?"""
+def within_operators(split: bool) -> bool:
+    """Does Python of the program's run while operators do: hooks of saved tensors (PyTorch's own look into none), a dispatch mode?
+    ``split``: the one mode there is splits the step."""
     hooks = hooks_of_saved_tensors()
     own = hooks is None or all(is_torchs(getattr(hook, "original", hook)) for hook in hooks)
-    return not own or dispatch_mode_active()
+    return not own or (not split and dispatch_mode_active())
 
 
 def replaced_reader() -> str:

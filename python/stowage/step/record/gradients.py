@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch._C import TensorBase
 
 from stowage._torch.distributed import dtensor_like
-from stowage._torch.private import address, storage_address
+from stowage._torch.private import address, storage_address, storage_bytes
 from stowage.step.guards.found import Fading
 from stowage.step.reach.parts import metadata, parts
 from stowage.step.reach.world import World
@@ -121,11 +120,7 @@ def sort_gradients(
 
 
 def _alone_in_its_storage(grad: torch.Tensor, sharing: Counter) -> bool:
-    return (
-        grad.layout == torch.strided
-        and TensorBase.untyped_storage(grad).nbytes() == grad.nbytes
-        and sharing[storage_address(grad)] == 1
-    )
+    return grad.layout == torch.strided and storage_bytes(grad) == grad.nbytes and sharing[storage_address(grad)] == 1
 
 
 __all__ = ["Gradients", "declare_gradients", "sort_gradients"]

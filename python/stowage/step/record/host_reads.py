@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
-import types
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,10 +22,9 @@ from torch.overrides import TorchFunctionMode
 
 from stowage import _runtime
 from stowage._torch.fakes import is_fake
-from stowage._torch.function_modes import heard_by
+from stowage._torch.function_modes import asking_frame, heard_by
 from stowage._torch.private import address
 from stowage._torch.replaced import meant
-from stowage.errors import PACKAGE_FOLDER
 from stowage.step.record import tensor_of
 from stowage.step.record.content import (
     ARRAYS,
@@ -106,15 +103,6 @@ class _Arrays:
         return self._written or any(same.tobytes() != was for _, same, was in self._held.values())
 
 
-def _asking_frame() -> types.FrameType:
-    """The one whose call has come to HostReads, past other modes of ours that heard of it first."""
-    frame = sys._getframe(2)
-    while frame.f_code.co_name == "__torch_function__" and frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
-        assert frame.f_back is not None
-        frame = frame.f_back
-    return frame
-
-
 class HostReads(TorchFunctionMode):
     """While a step is recorded."""
 
@@ -153,7 +141,7 @@ class HostReads(TorchFunctionMode):
             value = func(*args)
             if told_of is getattr(torch._C.TensorBase, name):
                 self.numbers.append(
-                    number(self._recorder.latest_op(), name, args[0], value, _asking_frame(), self._step)
+                    number(self._recorder.latest_op(), name, args[0], value, asking_frame(2), self._step)
                 )
             return value
         elif name == "__format__" and is_shown(args):

@@ -17,7 +17,7 @@ from stowage._core import buffer_digest
 from stowage._torch.fakes import is_fake
 from stowage._torch.function_modes import within_function_mode
 from stowage._torch.own_operators import declares_form
-from stowage._torch.private import address, addresses, generated_code, storage_address
+from stowage._torch.private import address, addresses, generated_code, local_tensor, storage_address
 from stowage._torch.settings import within_autocast
 from stowage._torch.subclasses import heard
 from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
@@ -277,9 +277,9 @@ def _record(
     node_hooks = nodes.now()
     session = Session(recorder, world, [p for p, grad in before if grad is not None])
     fakes = any(is_fake(t) for t in inputs)
-    whole = not world.distributed and not fakes
-    host_reads = HostReads(recorder, whole, step, arguments, () if fakes else world.deaf)
+    host_reads = HostReads(recorder, not fakes, step, arguments, () if fakes else world.deaf)
     undo = _Undo(recorder, world, inputs)
+    whole = not world.distributed and not fakes
     versions = [(name, t, t._version) for name, t in world.tensors if whole and not t.is_inference()]
     try:
         result = _watched(recorder, session, host_reads, lambda: heard(fn, args, kwargs), within, regions)
@@ -322,9 +322,7 @@ def _record(
         recording.sets = "one of PyTorch's global settings"
     if storages != [storage_address(t) for t in arguments]:
         recorder.refuse("the step sets the .data of an argument")
-    if recording.sets and world.distributed:
-        recorder.refuse(f"the step changes {recording.sets} by itself")
-    leaves = take_outputs(recording, recorder, args, kwargs)
+    leaves = take_outputs(recording, args, kwargs)
     recording.gradients = sort_gradients(recorder, world, len(inputs), before, given)
     returned = [*leaves, *(p.grad for p in recording.gradients.returned if p.grad is not None)]
     find_places(recording, recorder, returned, arguments)
@@ -412,7 +410,7 @@ def _found_anew(recording: Recording, fn, given: Sequence[Any], anew: frozenset[
     """Tensors that the step has found, where the next call will find others: it has put some there, or ``anew`` names
     the place."""
     world = recording.world
-    if world.distributed or not world.tensors or not (recording.keeps or anew):
+    if not world.tensors or not (recording.keeps or anew):
         return []
     there = (
         {id(tensor) for _, tensor in World(fn, given).tensors} | (_ids(world.tensors) - world.tensors_before)
@@ -420,9 +418,9 @@ def _found_anew(recording: Recording, fn, given: Sequence[Any], anew: frozenset[
         else _ids(world.tensors)
     )
     found = [
-        (name, tensor)
+        (name, local_tensor(tensor))
         for name, tensor in world.tensors
-        if (id(tensor) not in there or name in anew) and is_plain(tensor)
+        if (id(tensor) not in there or name in anew) and is_plain(local_tensor(tensor))
     ]
     recording.finds = next((name for name, _ in found if name in anew), "")
     return [tensor for _, tensor in found]
@@ -450,10 +448,6 @@ def _look_for_survivors(
             break
         gc.collect(generation)
         survivors = recorder.survivors(allowed)
-    if survivors and recording.world.distributed:
-        recording.refusal = f"{survivors[0]}: the step keeps this tensor beyond its end; return it instead"
-        recording.unsettled = True
-        return
     recording.keeps = survivors[0] if survivors else ""
     recording.changes = recording.world.settle()
     if not recording.world.reads_gradients:

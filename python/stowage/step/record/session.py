@@ -113,16 +113,11 @@ class Session:
         changed = any(_hyperparameters_of(o) != self._hyperparameters[id(o)] for o in known)
         return changed and not any(isinstance(e, SchedulerEvent) for e in self.events)
 
-    def _takes_number(self) -> None:
-        self.takes_number = True
-        if self.world.distributed:
-            self.recorder.refuse("scheduler.step() with a number that may depend on data")
-
     def _watched(self, scheduler, step):
         def watched_step(*args, **kwargs):
             if self._scheduler_depth == 0:
                 if not all(isinstance(v, (int, type(None))) for v in (*args, *kwargs.values())):
-                    self._takes_number()
+                    self.takes_number = True
                 self.events.append(SchedulerEvent(scheduler, args, kwargs))
             self._scheduler_depth += 1
             self.world.pause()

@@ -22,10 +22,11 @@ from torch.overrides import TorchFunctionMode
 
 from stowage import _runtime
 from stowage._core import buffer_digest
-from stowage._torch.function_modes import aside, back, heard_by, within_function_mode
+from stowage._torch.function_modes import aside, asking_frame, back, heard_by, within_function_mode
 from stowage._torch.optimizer_steps import only_torchs
 from stowage._torch.private import address, elements_as_text, is_shell, storage_address
 from stowage._torch.replaced import is_of_torch, meant
+from stowage.errors import PACKAGE_FOLDER
 from stowage.step.guards.reads import has_handlers, reads
 from stowage.step.record import tensor_of
 from stowage.step.record.called_back import Fence, calls_others, replaced_reader, within_operators
@@ -50,9 +51,10 @@ from stowage.step.record.copies import can_be_copied, copied
 class ToldContents(TorchFunctionMode):
     """While the step's Python runs over shells, which have no content: a Matcher's."""
 
-    def __init__(self, matcher: Any, shared: Iterable[Any] = ()):
-        """shared: arrays over memory that kernels read, which are not to be written meanwhile."""
+    def __init__(self, matcher: Any, shared: Iterable[Any] = (), split: bool = False):
+        """shared: arrays over memory that kernels read, which are not to be written meanwhile. split: over ranks."""
         self._matcher = matcher
+        self._split = split
         self.handed_out = False  # memory, which no recording can do
         self._aside = False
         self._telling = False
@@ -73,12 +75,12 @@ class ToldContents(TorchFunctionMode):
             args, kwargs = tensor_of.with_numbers(name, args, kwargs or {}, number_of) or (args, kwargs)
         read = name in TOLD and is_read(name, args)
         told = read and can_be_told(name, args[0])
-        hands_out = read or name in WHOLE or self._is_behind(name, args)
+        hands_out = read or (name in WHOLE and not (self._split and _is_our_own(name))) or self._is_behind(name, args)
         if not told and hands_out:
             self.leaves(f"Tensor.{name}() inside the step")
         if not told or self._matcher.left:
             before = self._matcher.matched
-            others = not self._matcher.left and (within_operators() or calls_others(name, args, kwargs))
+            others = not self._matcher.left and (within_operators(self._split) or calls_others(name, args, kwargs))
             if others and (replaced := replaced_reader()):
                 self._matcher.leave(f"{name}() calls Python of the program's, which may read by its own {replaced}()")
             fence = Fence(self._called_back) if others else None
@@ -173,6 +175,11 @@ class ToldContents(TorchFunctionMode):
         if not self._matcher.left and any(buffer_digest(array) != was for array, was in self._shared):
             raise RuntimeError(f"{_runtime.SHELL_TEXT}: the step writes into an array whose memory kernels read")
         return result
+
+
+def _is_our_own(name: str) -> bool:
+    """What splits a step over ranks asks which tensors share their memory, and how much that is."""
+    return name == "untyped_storage" and asking_frame(3).f_code.co_filename.startswith(PACKAGE_FOLDER)
 
 
 def _is_caught(frame: types.FrameType | None) -> bool:

@@ -36,6 +36,14 @@ class Mismatch(Exception):
     """The user's Python no longer does what was recorded; nothing has been changed."""
 
 
+class OtherRanks(Protocol):
+    """Of a step that is split (sharding/calls.py). Kernels run over shells where all ranks have come to the same moment."""
+
+    def tells(self, under_way: bool) -> bool: ...
+
+    def leaves(self) -> None: ...
+
+
 class EagerBlocks(Protocol):
     """Those of one call, where memory is limited (step/eager_calls.py)."""
 
@@ -413,6 +421,7 @@ class Replay:
         others: list[Replay],
         eager: EagerBlocks | None,
         passing: Sequence[Any] = (),
+        ranks: OtherRanks | None = None,
     ) -> Shadow:
         """Runs the user's function once, over shells, and matches what it does with the recordings: this one, then
         ``others``.
@@ -438,6 +447,8 @@ class Replay:
         with contextlib.ExitStack() as block:
 
             def leaving() -> None:
+                if ranks is not None:
+                    ranks.leaves()
                 if eager is not None:
                     block.enter_context(eager.within(self.unfinished()))
 
@@ -446,19 +457,20 @@ class Replay:
                 executors = [replay.executor if replay.trusted else None for replay in (self, *others)]
                 arrays = [array for replay in (self, *others) for array in replay.recording.arrays]
                 arrays += passing
-                contents = ToldContents(matcher, arrays)
+                contents = ToldContents(matcher, arrays, self.recording.world.distributed)
                 around = run_within if eager is not None else None
                 decided = [not replay.undecided for replay in (self, *others)]
                 matcher.begin_step(
                     [replay.inputs(arguments) for replay in (self, *others)],
                     tapes,
                     leaving,
-                    self._has_budget,
+                    eager is not None,
                     executors,
                     around,
                     raised,
                     decided,
                     ToldKernels(),
+                    ranks.tells if ranks is not None else None,
                 )
                 result = matcher.step(lambda: self._python_of(call, contents))
                 if eager is not None:
