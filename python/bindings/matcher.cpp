@@ -186,17 +186,13 @@ void bind_matcher(nb::module_& m) {
           "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a, "executors"_a, "around"_a.none(), "raised"_a,
           "decided"_a, "kernels"_a, "on_all_ranks"_a.none(),
           nb::sig("def begin_step(self, inputs: collections.abc.Sequence[collections.abc.Sequence[int]], others: "
-                  "collections.abc.Sequence[Tape], "
-                  "before_leaving: object | None, copies: bool, executors: collections.abc.Sequence[Executor | None], "
-                  "around: object | None, raised: list, decided: collections.abc.Sequence[bool], kernels: object, "
-                  "on_all_ranks: object | None) "
-                  "-> None"),
+                  "collections.abc.Sequence[Tape], before_leaving: object | None, copies: bool, executors: "
+                  "collections.abc.Sequence[Executor | None], around: object | None, raised: list, decided: "
+                  "collections.abc.Sequence[bool], kernels: object, on_all_ranks: object | None) -> None"),
           "executors: of the trusted plans, this tape's first, else None. around(run, may_fail) calls run() where "
-          "memory "
-          "is limited: was there room, without any to be made? None: not enough. What either function "
-          "raises is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each "
-          "tape's guards ask for as it has it? kernels: noted(run) and back() (ToldKernels). on_all_ranks(under_way): "
-          "of a "
+          "memory is limited: was there room, without any to be made? None: not enough. What these functions raise "
+          "is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each tape's "
+          "guards ask for as it has it? kernels: noted(run) and back() (ToldKernels). on_all_ranks(under_way): of a "
           "step that is split, asked before kernels run for a number: have some run on all ranks?")
       .def("step", &match_step, "call"_a,
            "After begin_step(): calls call() and matches what it does; returns what it returns. `difference` says how "

@@ -373,7 +373,7 @@ class Matcher:
 
     def begin_step(self, inputs: Sequence[Sequence[int]], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor | None], around: object | None, raised: list, decided: Sequence[bool], kernels: object, on_all_ranks: object | None) -> None:
         """
-        executors: of the trusted plans, this tape's first, else None. around(run, may_fail) calls run() where memory is limited: was there room, without any to be made? None: not enough. What either function raises is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each tape's guards ask for as it has it? kernels: noted(run) and back() (ToldKernels). on_all_ranks(under_way): of a step that is split, asked before kernels run for a number: have some run on all ranks?
+        executors: of the trusted plans, this tape's first, else None. around(run, may_fail) calls run() where memory is limited: was there room, without any to be made? None: not enough. What these functions raise is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each tape's guards ask for as it has it? kernels: noted(run) and back() (ToldKernels). on_all_ranks(under_way): of a step that is split, asked before kernels run for a number: have some run on all ranks?
         """
 
     def step(self, call: object) -> object:

@@ -74,7 +74,7 @@ void Ops::overwrite(const OpTraits& op, const Operands& operands, const torch::j
       continue;
     }
     if (value->storage != nullptr) {
-      if (state_.running->next != nullptr) tell_readers(*value);
+      tell_readers(*value);
       graph_.take_off(*value, rememberable);
     }
     const bool past_is_lost = value->small() ? !value->small_copy : !value->recipe;
@@ -85,17 +85,21 @@ void Ops::overwrite(const OpTraits& op, const Operands& operands, const torch::j
 // Another thread's op reads it while its storage moves on. Whatever that holds from then on stays as long
 // (pin_running()).
 void Ops::tell_readers(const Value& value) {
+  if (state_.running->next == nullptr) return;  // no other op is under way
   for (Running* running = state_.running; running != nullptr; running = running->next) {
     if (!running->ready || !running->uses(value)) continue;
     if (StoragePtr held = torch_versions::hold(value.storage)) running->moved_on.push_back(std::move(held));
   }
 }
 
-// An interlude, or another thread, has met it while it was written to: what it holds now is something else.
+// An interlude, or another thread, has met it while it was written to: what it holds now is something else. Who reads it by
+// that name is told.
 void Ops::forget_met(const Written& written) {
   Value* met = value_in(written.storage.get());
   const bool still_its = met != nullptr && storage_of(written.tensor) == written.storage.get();
-  if (still_its && met->resident() && !met->known_outside) graph_.take_off(*met);
+  if (!still_its || !met->resident() || met->known_outside) return;
+  tell_readers(*met);
+  graph_.take_off(*met);
 }
 
 // The op is over and its results are right. What fails now (there is no memory for a note, another thread has taken the

@@ -164,6 +164,70 @@ def test_threads_write_rows_of_one_tensor(how):
     budgeted.assert_nothing_left(b)
 
 
+class _Slow:
+    """An operator that writes and one that reads, each of which waits in its kernel until it is told to go on."""
+
+    def __init__(self):
+        self.began = {name: threading.Event() for name in ("write", "read")}
+        self.goes_on = {name: threading.Event() for name in ("write", "read")}
+
+    def wait(self, name):
+        self.began[name].set()
+        assert self.goes_on[name].wait(PATIENCE_S)
+
+
+_slow = _Slow()
+
+
+@torch.library.custom_op("stowage_tests::slow_write", mutates_args=("x",))
+def _slow_write(x: torch.Tensor) -> None:
+    x.add_(1.0)
+    _slow.wait("write")
+
+
+@torch.library.custom_op("stowage_tests::slow_read", mutates_args=())
+def _slow_read(x: torch.Tensor) -> torch.Tensor:
+    _slow.wait("read")
+    return x * 2
+
+
+def test_what_is_met_while_another_thread_writes_stays_for_its_reader():
+    """write of S:   begins ─────────────────► ends: S holds something else than the reader has met
+    read of S:              begins: S is met ───────────────────► reads S, which nobody may let go of meanwhile"""
+    limit = _runtime.live_bytes() + (1 << 20)
+    with stowage.budget(limit, debug=True, progress=False) as b:
+        shared = torch.zeros(1 << 14)
+        found = []
+
+        def attached(work):
+            with b.attach():
+                work()
+
+        def write():
+            _slow_write(shared)
+
+        def read():
+            found.append(_slow_read(shared))
+
+        def between():
+            assert _slow.began["write"].wait(PATIENCE_S)
+            reader = threading.Thread(target=attached, args=(read,))
+            reader.start()
+            assert _slow.began["read"].wait(PATIENCE_S)
+            _slow.goes_on["write"].set()
+            writer.join()
+            with pytest.raises(torch.OutOfMemoryError, match="in use"):
+                torch.ones(245 << 10)  # beside which S would not fit
+            _slow.goes_on["read"].set()
+            reader.join()
+
+        writer = threading.Thread(target=attached, args=(write,))
+        writer.start()
+        attached(between)
+        assert bool((found.pop() == 2.0).all())
+    budgeted.assert_nothing_left(b)
+
+
 @pytest.mark.parametrize("drop", [True, False])
 def test_what_only_a_python_object_has(drop):
     """The tensor dies while its storage is away, and a Python object of the storage stays: what was made from it can be

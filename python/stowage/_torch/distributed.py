@@ -134,12 +134,12 @@ def counting_unseen():
     names = ("local_shard_size_and_offset", "_local_shard_size_and_offset")  # the latter up to torch 2.12
     own = {name: vars(_StridedShard)[name] for name in names if name in vars(_StridedShard)}
 
-    def aside(counts: Callable) -> Callable:
+    def aside(counts: Any) -> Any:
         def counted(*args: Any, **kwargs: Any) -> Any:
             with unseen():
                 return counts(*args, **kwargs)
 
-        return counted
+        return staticmethod(counted) if isinstance(counts, staticmethod) else counted
 
     for name, counts in own.items():
         setattr(_StridedShard, name, aside(counts))

@@ -224,12 +224,11 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             return self._record(entry, key, args, kwargs, inputs)
         # A kernel will raise: with what Python has done until then, and no more. Within a budget there is no room for what
         # would take back an eager call
-        if self._budget is None:
-            raising = [r for r in ([replay] if replay else fit) if r.refused_index(inputs)]
-            if any(not r.recording.world.guard.changed() for r in raising):
+        if self._budget is None and (replay or fit[0]).refused_index(inputs):
+            if not (replay or fit[0]).recording.world.guard.changed():
                 self._alone(turn)
                 return self._caught_or_not(entry, args, kwargs, inputs)
-            fit = [r for r in fit if r not in raising]  # what they look up may be another table now, a larger one
+            fit = [r for r in fit if not r.refused_index(inputs)]  # it may look up another table now, a larger one
             if not fit:
                 self._alone(turn)
                 return self._record(entry, key, args, kwargs, inputs)
