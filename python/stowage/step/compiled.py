@@ -224,8 +224,9 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             return self._record(entry, key, args, kwargs, inputs)
         # A kernel will raise: with what Python has done until then, and no more. Within a budget there is no room for what
         # would take back an eager call
-        if self._budget is None and (replay or fit[0]).refused_index(inputs):
-            if not (replay or fit[0]).recording.world.guard.changed():
+        likely = replay or fit[0]
+        if self._budget is None and likely.refused_index(inputs):
+            if _catches(likely) or not likely.recording.world.guard.changed():
                 self._alone(turn)
                 return self._caught_or_not(entry, args, kwargs, inputs)
             fit = [r for r in fit if not r.refused_index(inputs)]  # it may look up another table now, a larger one
