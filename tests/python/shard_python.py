@@ -345,6 +345,32 @@ def within_a_budget(rank, size):
         assert step.stats()["misses"] == 0
 
 
+def what_changes_once_is_watched_anew(rank, size):
+    """Between two calls, and no operator shows it: after some calls over shells none needs Python again."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(7, 9), nn.GELU(), nn.Linear(9, 5)).double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    names = ["a"]
+
+    def body(x, y):
+        assert names
+        optimizer.zero_grad()
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = stowage.shard(body, (size,), plan=zero_plan)
+    wishes, wish = [], step._wish
+    step._wish = lambda *given: wishes.append(wish(*given)) or wishes[-1]
+    for call, batch in enumerate(mlp_batches(18)):
+        if call == 6:
+            names.append("b")
+        step(*batch)
+    planned = [found[0] == sharding.calls._PLANNED for found in wishes]
+    assert planned[4:6] == [True] * 2 and not any(planned[6:9]) and all(planned[13:]), planned
+
+
 # ---- Ranks that differ
 
 

@@ -255,9 +255,16 @@ class ShardedCalls(LifeCycle):
             if settled or entry.recorded_too_often():
                 self._refuse(entry, recording.refusal or "another rank's step cannot be replayed")
             return result
-        if self._everywhere(any(replay.serves_as(recording) for replay in might_have_served)):
-            entry.has_wasted()
-            return result
+        same = (i for i, r in enumerate(entry.replays) if r in might_have_served and r.serves_as(recording))
+        known = next(same, -1)
+        if self._everywhere(known >= 0):
+            replay = entry.replays[known]
+            unwatched = not replay.shadowed_because and bool(replay.recording.world.guard.changed())
+            alike = self._everywhere(self._ranks.most(known) == known)
+            if not (alike and self._ranks.any(unwatched)):
+                entry.has_wasted()
+                return result
+            entry.replays.remove(replay)  # what it reads has changed, and stays so: watched anew
         entry.wanted = 0
         entry.recorded()
         self._plan_recorded(entry, key, recording)
