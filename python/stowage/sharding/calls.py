@@ -3,6 +3,7 @@
     each rank wishes     agreed: the least of it
       EAGER  ─┐            the function runs on DTensors
       RECORD  ├─ agree ──► the same, and this rank's kernels and collectives are recorded
+      ANEW    │            the same, once a plan is made anew whose results were in its way
       SHELLS  │            the function runs on DTensors over shells; its kernels are compared with the recordings, then planned
       PLANNED ┘            the optimizers' Python runs, and the plan
 
@@ -33,7 +34,7 @@ from stowage.sharding.parts import whole
 from stowage.sharding.placements import ShardingPlan
 from stowage.sharding.stand_in import what_is_held_explained
 from stowage.sharding.world import ShardedState, ShardedWorld
-from stowage.step.entry import Entry, keeps_tensors
+from stowage.step.entry import MAX_HANDED_OUT, MAX_LOST_STATES, MAX_SHELLS_READ, Entry, keeps_tensors
 from stowage.step.life_cycle import LifeCycle
 from stowage.step.reach.python_state import PythonState
 from stowage.step.record.recording import Recording, record
@@ -52,9 +53,6 @@ _IN_WORDS = {
     _ENDS: "ends",
 }
 _MOST_REPLAYS = 1 << 16
-_MAX_SHELLS_READ = 3
-_MAX_HANDED_OUT = 4  # calls of a step that no plan has served
-_MAX_LOST_STATES = 2
 
 
 class ShardedEntry(Entry):
@@ -321,13 +319,7 @@ class ShardedCalls(LifeCycle):
                     shadow.run_plainly()
                     undo.keep()
                     return self._left(entry, shadow, "another rank's Python does what was not recorded"), True
-                replay.executor.tenants_fit()
-                if replay is began:
-                    began.numbers_fit = unchanged or (fitted[0] and not shadow.refreshed)
-                    for i, (other, fits) in enumerate(zip(others, fitted[1:])):
-                        other.numbers_fit = fits and i not in shadow.altered
-                entry.settles(replay, unchanged, shadow.decides_as_before)
-                entry.serves(replay)
+                entry.has_matched(fit, fitted, shadow, unchanged)
                 entry.latest = replay
                 if not trusted:
                     return self._rehearse(entry, shadow, bound[fit.index(replay)], undo), True
@@ -346,7 +338,7 @@ class ShardedCalls(LifeCycle):
         entry.reads_shells += 1
         entry.wanted_because = f"it reads bytes of a tensor on the host: {reason}"
         left = before.put_back() if before is not None else "what it has changed"
-        if left or entry.reads_shells > _MAX_SHELLS_READ:
+        if left or entry.reads_shells > MAX_SHELLS_READ:
             self._refuse(entry, entry.wanted_because)
         if left:
             raise Error(
@@ -365,7 +357,7 @@ class ShardedCalls(LifeCycle):
         entry.lost_states += lost
         entry.handed_out += shadow.handed_out
         if entry.never_serves or (
-            not entry.planned_yet and (entry.handed_out >= _MAX_HANDED_OUT or entry.lost_states >= _MAX_LOST_STATES)
+            not entry.planned_yet and (entry.handed_out >= MAX_HANDED_OUT or entry.lost_states >= MAX_LOST_STATES)
         ):
             self._rest(entry, f"its Python does not do what was recorded, however often it is: {entry.wanted_because}")
         return shadow.result

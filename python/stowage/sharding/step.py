@@ -4,6 +4,7 @@
     rank 0        plan ──broadcast──►
     every rank    parameters, optimizer state cut to their parts ─► one step on DTensors, recorded ─► local tape: order, layout,
                   budget, check ─► rehearsed ─► replayed, with no DTensor in the loop
+                  but where the step's Python must run in every call (calls.py)
 
 Ranks run in step: before each step they tell each other what they are about to do, and on what; who disagrees stops all
 of them."""

@@ -33,7 +33,7 @@ from stowage.report.progress import shown
 from stowage.step.attributes import FunctionAttributes
 from stowage.step.checking import Checking
 from stowage.step.eager_calls import EagerCall, EagerCalls
-from stowage.step.entry import Entry, keeps_tensors
+from stowage.step.entry import MAX_HANDED_OUT, MAX_LOST_STATES, MAX_SHELLS_READ, Entry, keeps_tensors
 from stowage.step.forgetting import Forgetting
 from stowage.step.guards.given import ByContent
 from stowage.step.guards.moved_functions import moved
@@ -57,9 +57,6 @@ from stowage.step.signature.signature import signature
 _MAX_UNSETTLED = 3
 _MAX_BEGINNINGS = 32  # recordings in a row in which something began that should stay: each call begins anew
 _MAX_OF_CLOSURE = 4  # recordings of which none has served
-_MAX_SHELLS_READ = 3
-_MAX_HANDED_OUT = 4  # calls of a step that no plan has served
-_MAX_LOST_STATES = 2  # calls that kept states that planned calls do not know, of a step that no plan has served
 _MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
 _MAX_OBJECTS_WITHIN_BUDGET = 2
 _LOOKS_FOR_GONE = 16  # eager calls between two looks
@@ -424,7 +421,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
                 entry.reads_shells += 1
                 entry.wanted_because = f"it reads bytes of a tensor on the host: {reason}"
                 take_back(reason)
-                if entry.reads_shells > _MAX_SHELLS_READ:
+                if entry.reads_shells > MAX_SHELLS_READ:
                     return self._refused(entry, entry.wanted_because, args, kwargs, inputs), None
                 # Which knows what can be told
                 return self._record(entry, signature(args, kwargs, [], self._passing)[0], args, kwargs, inputs), None
@@ -442,13 +439,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
                 if shadow.difference:
                     return self._left(entry, shadow), None
                 replay = shadow.replay
-                replay.executor.tenants_fit()
-                if replay is began:
-                    began.numbers_fit = unchanged or (fitted[0] and not shadow.refreshed)
-                    for i, (other, fits) in enumerate(zip(others, fitted[1:])):
-                        other.numbers_fit = fits and i not in shadow.altered
-                entry.settles(replay, unchanged, shadow.decides_as_before)
-                entry.serves(replay)
+                entry.has_matched(fit, fitted, shadow, unchanged)
                 if not replay.trusted:
                     return self._rehearse(entry, shadow, inputs, bound[fit.index(replay)], undo, gradients), None
                 self._tally.planned_call(replay.run_shadowed, shadow, bound[fit.index(replay)])
@@ -494,11 +485,11 @@ class CompiledStep(FunctionAttributes, LatestPlan):
                 self._rest(entry, f"its Python does not do what was recorded, however often it is: {shadow.difference}")
         elif not entry.planned_yet:
             entry.handed_out += 1
-            if entry.handed_out >= _MAX_HANDED_OUT:
+            if entry.handed_out >= MAX_HANDED_OUT:
                 self._rest(entry, f"{shadow.difference}: memory that no plan has filled yet")
         if shadow.difference == KEEPS_LOST_STATES:
             entry.lost_states += 1
-            if entry.lost_states >= _MAX_LOST_STATES and not entry.planned_yet:
+            if entry.lost_states >= MAX_LOST_STATES and not entry.planned_yet:
                 self._rest(entry, f"{shadow.difference} (item()): a planned call does not know that state")
         return shadow.result
 

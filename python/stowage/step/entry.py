@@ -14,7 +14,11 @@ from stowage.step.life_cycle import SignatureState
 from stowage.step.reach.places import Place
 from stowage.step.reach.world import World
 from stowage.step.replay.replay import Replay
+from stowage.step.replay.shadow import Shadow
 
+MAX_SHELLS_READ = 3
+MAX_HANDED_OUT = 4  # calls of a step that no plan has served
+MAX_LOST_STATES = 2  # calls that kept states that planned calls do not know, of a step that no plan has served
 _MAX_REPLAYS = 16  # kept per signature: the ways that the step has taken lately
 _WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again
 _MAX_LEFT = 64  # ways of leaving the recordings that are remembered
@@ -98,7 +102,19 @@ class Entry(SignatureState):
         self.served.append(self.calls)
         self.beginnings = 0
 
-    def settles(self, replay: Replay, unchanged: bool, decides_as_before: bool) -> None:
+    def has_matched(self, fit: Sequence[Replay], fitted: Sequence[bool], shadow: Shadow, unchanged: bool) -> None:
+        """The call's Python has done what ``shadow.replay`` holds. ``fitted``: did the numbers of each of ``fit`` fit before, the
+        first of which it began with? ``unchanged``: the guards of that one say that nothing is new."""
+        replay = shadow.replay
+        replay.executor.tenants_fit()
+        if replay is fit[0]:
+            replay.numbers_fit = unchanged or (fitted[0] and not shadow.refreshed)
+            for i, (other, fits) in enumerate(zip(fit[1:], fitted[1:])):
+                other.numbers_fit = fits and i not in shadow.altered
+        self._settles(replay, unchanged, shadow.decides_as_before)
+        self.serves(replay)
+
+    def _settles(self, replay: Replay, unchanged: bool, decides_as_before: bool) -> None:
         """The step's Python has done what a recording holds. Recorded anew, to be watched anew, when what it reads has changed
         and stays so; ever later when it does not stay."""
         self.may_hold_gone = unchanged
@@ -140,4 +156,4 @@ def keeps_tensors(entries: Iterable[Entry]) -> bool | None:
     return any(known) if known else None
 
 
-__all__ = ["Entry", "keeps_tensors"]
+__all__ = ["MAX_HANDED_OUT", "MAX_LOST_STATES", "MAX_SHELLS_READ", "Entry", "keeps_tensors"]
