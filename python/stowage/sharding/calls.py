@@ -255,14 +255,13 @@ class ShardedCalls(LifeCycle):
             return result
         same = (i for i, r in enumerate(entry.replays) if r in might_have_served and r.serves_as(recording))
         known = next(same, -1)
+        outdated = entry.outdated_by(recording, entry.replays[known : known + 1] if known >= 0 else ())
         if self._everywhere(known >= 0):
-            replay = entry.replays[known]
-            unwatched = not replay.shadowed_because and bool(replay.recording.world.guard.changed())
             alike = self._everywhere(self._ranks.most(known) == known)
-            if not (alike and self._ranks.any(unwatched)):
+            if not (alike and self._ranks.any(bool(outdated))):
                 entry.has_wasted()
                 return result
-            entry.replays.remove(replay)  # what it reads has changed, and stays so: watched anew
+            entry.replays.pop(known)
         entry.wanted = 0
         entry.recorded()
         self._plan_recorded(entry, key, recording)

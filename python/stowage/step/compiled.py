@@ -542,9 +542,13 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         if recording.tape.finds:  # no call finds those of that one again
             entry.replays = [replay for replay in entry.replays if not replay.recording.tape.outdated]
         self._forget_gone()
-        if any(r.serves_as(recording) for r in might_have_served if r in entry.replays):
+        known = [r for r in might_have_served if r in entry.replays and r.serves_as(recording)]
+        outdated = entry.outdated_by(recording, known)
+        if known and not outdated:
             entry.has_wasted()
             return result
+        for replay in outdated:
+            self._drop(entry, replay)
         entry.wanted = 0
         entry.recorded()
         with self._planning(entry):

@@ -13,7 +13,8 @@ from typing import Any
 from stowage.step.life_cycle import SignatureState
 from stowage.step.reach.places import Place
 from stowage.step.reach.world import World
-from stowage.step.replay.replay import Replay
+from stowage.step.record.recording import Recording
+from stowage.step.replay.replay import Replay, why_python_must_run
 from stowage.step.replay.shadow import Shadow
 
 MAX_SHELLS_READ = 3
@@ -47,6 +48,7 @@ class Entry(SignatureState):
         self.expected: set[int] = set()  # calls that may do so again
         self.calls_closure = False  # an optimizer's step, in the latest recording
         self.changed_calls = 0  # in a row whose Python did what was recorded, although what it reads has changed
+        self.stays_changed = False  # what was so many times in a row: the next recording is for that
         self.key: Any = None  # of the latest call
         self.key_stays = False  # it was the same before
         self.patience = 3
@@ -72,6 +74,14 @@ class Entry(SignatureState):
         """A recording, on what one holds already. Where none has served a call so far, one of the next shows whether they can."""
         self.wanted = self.wanted - 1 if self.served else self.wanted // 2
         self.wasted += 1
+
+    def outdated_by(self, recording: Recording, known: Iterable[Replay]) -> Sequence[Replay]:
+        """Those of ``known``, which hold what ``recording`` holds, in whose place it is kept: what they read has changed, and
+        stays so. It watches that as it is now."""
+        stays, self.stays_changed = self.stays_changed, False
+        if not stays or why_python_must_run(recording):
+            return ()
+        return [r for r in known if not r.shadowed_because and r.recording.world.guard.changed()]
 
     def wants_expected(self) -> None:
         """Of the call that has just begun."""
@@ -122,7 +132,7 @@ class Entry(SignatureState):
         expected = unchanged or undecided or replay.shadowed_because or not self.key_stays
         self.changed_calls = 0 if expected else self.changed_calls + 1
         if self.changed_calls >= self.patience:
-            self.changed_calls, self.wanted = 0, 1
+            self.changed_calls, self.wanted, self.stays_changed = 0, 1, True
             self.wanted_because = replay.recording.world.guard.changed() or "what it reads"
             self.patience *= 2
 
