@@ -35,7 +35,8 @@ bool is_ours(const Operand& operand) {
 }
 
 bool covers_storage(const at::Tensor& tensor, const c10::StorageImpl& storage) {
-  return tensor.is_contiguous() && tensor.storage_offset() == 0 && tensor.nbytes() == storage.nbytes();
+  return !tensor.is_nested() && tensor.is_contiguous() && tensor.storage_offset() == 0 &&
+         tensor.nbytes() == storage.nbytes();
 }
 
 bool only_writes(const OpTraits& op) {
@@ -118,6 +119,7 @@ bool can_remember(const OpTraits& op, const torch::jit::Stack& stack, const Oper
   }
   for (const Operand& operand : operands) {
     // Of no other device, not even to look at its shape
+    if (operand.tensor->is_nested()) return false;
     if (!operand.tensor->defined() || (operand.shape_only && operand.storage != nullptr)) continue;
     // Without them only where it reads none: it takes another path for mixed dtypes
     if (left_out(op, stack, operand)) {
@@ -177,7 +179,7 @@ std::uint64_t signature_of(const OpTraits& op, const Operands& operands) {
   auto hash = reinterpret_cast<std::uintptr_t>(&op);
   const auto mix = [&](std::uint64_t x) { hash = (hash ^ x) * 0x9E3779B97F4A7C15ULL; };
   for (const Operand& operand : operands) {
-    if (operand.storage == nullptr) continue;
+    if (operand.storage == nullptr || operand.tensor->is_nested()) continue;
     for (const std::int64_t size : operand.tensor->sizes()) mix(static_cast<std::uint64_t>(size) + 1);
     mix(static_cast<std::uint64_t>(operand.tensor->scalar_type()));
   }

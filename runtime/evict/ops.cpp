@@ -17,6 +17,8 @@ bool all_small_in_place(const OpTraits& op, const Operands& operands) {
          });
 }
 
+bool is_nested(const c10::IValue& value) { return value.isTensor() && value.toTensor().is_nested(); }
+
 }  // namespace
 
 void Ops::on_leaf(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -35,12 +37,14 @@ void Ops::on_leaf(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
   keep_parts(*stack, op.returns);
 }
 
-// A sparse tensor has no storage: nobody sees who reads its indices and values. They are there, and never leave again.
+// A sparse tensor has no storage: nobody sees who reads its indices and values. They are there, and never leave again. Nor does
+// what lies below a nested tensor, which has no sizes that a recipe could keep.
 void Ops::keep_parts(const torch::jit::Stack& stack, std::size_t count) {
   if (awake_.asleep()) return;
   for (std::size_t i = stack.size() - count; i < stack.size(); ++i) {
-    if (!is_sparse(stack[i])) continue;
-    const std::vector<at::Tensor> parts = parts_of_sparse(stack[i].toTensor());
+    if (!is_sparse(stack[i]) && !is_nested(stack[i])) continue;
+    const at::Tensor& tensor = stack[i].toTensor();
+    const std::vector<at::Tensor> parts = is_nested(stack[i]) ? std::vector{tensor} : parts_of_sparse(tensor);
     const auto keep = [&] { std::ranges::for_each(parts, [&](const at::Tensor& part) { outside_.restore(part); }); };
     state_.home_stream->is_current() ? keep() : state_.home_stream->run(keep);
   }

@@ -50,7 +50,7 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
 def storage_address(tensor: torch.Tensor | None) -> int:
     """Address of the StorageImpl; tensors that share memory have the same. 0 for None, and for tensors without one
     (sparse)."""
-    if tensor is None or tensor.layout != torch.strided:
+    if tensor is None or tensor.layout != torch.strided or not has_storage(tensor):
         return 0
     return TensorBase.untyped_storage(
         local_tensor(tensor)
@@ -134,6 +134,11 @@ def flops_of(func, args: tuple, kwargs: dict, result: Any) -> int:
     return 0 if count is None else int(count(*args, **kwargs, out_val=result))
 
 
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Not so of what torch.func wraps around a tensor (vmap's batches), which may outlive it."""
+    return torch._C._has_storage(tensor)
+
+
 def is_shell(tensor: torch.Tensor) -> bool:
     """A tensor whose storage has bytes but no memory, or of which it may not be asked."""
     if is_fake(tensor):  # asking it warns
@@ -145,19 +150,24 @@ def is_shell(tensor: torch.Tensor) -> bool:
         return True
 
 
-@contextlib.contextmanager
-def hook_open(is_open: bool = True):
+class hook_open:
     """PyTorch closes the keys above Python while a dispatch mode works, but where a tensor is detached past the dispatcher. The
     dispatcher's hook sees what happens in this block, or, where ``is_open`` says so, does not. Within unrecorded() it never
     does."""
-    key, below = _HOOK_KEYS
-    is_open = is_open and not torch._C._dispatch_tls_is_dispatch_key_excluded(below)
-    closed = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
-    torch._C._dispatch_tls_set_dispatch_key_excluded(key, not is_open)
-    try:
-        yield
-    finally:
-        torch._C._dispatch_tls_set_dispatch_key_excluded(key, closed)
+
+    __slots__ = ("_closed", "_open")
+
+    def __init__(self, is_open: bool = True):
+        self._open = is_open
+
+    def __enter__(self) -> None:
+        key, below = _HOOK_KEYS
+        is_open = self._open and not torch._C._dispatch_tls_is_dispatch_key_excluded(below)
+        self._closed = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
+        torch._C._dispatch_tls_set_dispatch_key_excluded(key, not is_open)
+
+    def __exit__(self, *raised: object) -> None:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_HOOK_KEYS[0], self._closed)
 
 
 @contextlib.contextmanager
@@ -206,6 +216,7 @@ __all__ = [
     "flops_of",
     "generated_code",
     "global_hooks",
+    "has_storage",
     "hook_open",
     "in_backward",
     "is_shared_storage",

@@ -18,6 +18,8 @@ from stowage._torch.private import local_tensor, storage_address
 
 def metadata(t: torch.Tensor) -> tuple:
     """Of two tensors with the same, either can stand in a recording for the other."""
+    if t.is_nested:  # it has several of each
+        return type(t), id(t), None, t.dtype, t.device, t.layout
     return type(t), t.shape, t.stride() if t.layout == torch.strided else None, t.dtype, t.device, t.layout
 
 

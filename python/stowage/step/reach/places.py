@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch._C import TensorBase
 
-from stowage._torch.private import is_shell, storage_address
+from stowage._torch.private import has_storage, is_shell, storage_address
 from stowage.step.reach.parts import metadata
 
 if TYPE_CHECKING:
@@ -170,20 +170,21 @@ def lasting_places(world: World) -> list[Place]:
         for p in group["params"]
     ]
     for name, tensor in {id(t): (name, t) for name, t in reversed(lasting + world.tensors)}.values():
-        found.append(Memory(name, tensor))
+        if is_plain(tensor):
+            found.append(Memory(name, tensor))
     for path, root in world.modules:
         for prefix, module in root.named_modules(prefix=path):
             found += [
                 Entry(f"{prefix}.{name}", _buffers_of(module), name)
                 for name, b in module._buffers.items()
-                if b is not None
+                if b is not None and is_plain(b)
             ]
     for optimizer in world.optimizers:
         for p, values in optimizer.state.items():
             for key, value in values.items() if isinstance(values, dict) else ():
-                if isinstance(value, torch.Tensor):
+                if isinstance(value, torch.Tensor) and is_plain(value):
                     found.append(Entry(f"the optimizer's state '{key}'", _state_of(optimizer, p), key))
-    return [place for place in found if place.holds_plain()]
+    return found
 
 
 def _buffers_of(module: torch.nn.Module) -> Callable[[], dict]:
@@ -195,7 +196,10 @@ def _state_of(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> Callable[[],
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and tensor.device.type != "meta" and not is_shell(tensor)
+    if tensor.is_nested:  # several in one
+        return False
+    has_memory = tensor.layout == torch.strided and tensor.device.type != "meta" and has_storage(tensor)
+    return has_memory and not is_shell(tensor)
 
 
 __all__ = ["Held", "Place", "held_places", "is_plain", "lasting_places"]

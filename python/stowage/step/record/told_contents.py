@@ -10,6 +10,7 @@ An array of a tensor that lasts (a parameter, an argument) is over its memory; w
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 import weakref
@@ -47,6 +48,8 @@ from stowage.step.record.content import (
 )
 from stowage.step.record.copies import can_be_copied, copied
 
+_NESTED = os.path.join(os.path.dirname(torch.__file__), "nested", "_internal", "nested_tensor.py")
+
 
 class ToldContents(TorchFunctionMode):
     """While the step's Python runs over shells, which have no content: a Matcher's."""
@@ -75,7 +78,9 @@ class ToldContents(TorchFunctionMode):
             args, kwargs = tensor_of.with_numbers(name, args, kwargs or {}, number_of) or (args, kwargs)
         read = name in TOLD and is_read(name, args)
         told = read and can_be_told(name, args[0])
-        hands_out = read or (name in WHOLE and not (self._split and _is_our_own(name))) or self._is_behind(name, args)
+        hands_out = (
+            read or (name in WHOLE and not _asks_only_for_size(name, self._split)) or self._is_behind(name, args)
+        )
         if not told and hands_out:
             self.leaves(f"Tensor.{name}() inside the step")
         if not told or self._matcher.left:
@@ -177,9 +182,12 @@ class ToldContents(TorchFunctionMode):
         return result
 
 
-def _is_our_own(name: str) -> bool:
-    """What splits a step over ranks asks which tensors share their memory, and how much that is."""
-    return name == "untyped_storage" and asking_frame(3).f_code.co_filename.startswith(PACKAGE_FOLDER)
+def _asks_only_for_size(name: str, split: bool) -> bool:
+    """What splits a step over ranks asks which tensors share their memory, and how much that is; a nested tensor how much there is."""
+    if name != "untyped_storage":
+        return False
+    asking = asking_frame(3).f_code.co_filename
+    return asking == _NESTED or (split and asking.startswith(PACKAGE_FOLDER))
 
 
 def _is_caught(frame: types.FrameType | None) -> bool:

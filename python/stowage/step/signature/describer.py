@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from stowage._core import class_dict, python_class, slot_offset
+from stowage._torch.private import has_storage
 from stowage.errors import Unsupported
 from stowage.step.guards.blind import module_of
 from stowage.step.guards.given import ByContent
@@ -25,6 +26,7 @@ from stowage.step.signature.passing import Passing
 _NOTHING: Mapping = {}
 _ABSENT = "a field that is not set"
 _ATOMS = (*SCALARS, enum.Enum, type(...), range, slice)
+_NESTED = "an argument is a nested tensor; padded to one length, or made in the step of values and offsets (jagged), it is planned"
 _SPARSE = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 _DEEPEST = 32
 _MOST_HELD = 1024  # parts of objects that are told by what they hold
@@ -158,8 +160,12 @@ class Describer:
     def _tensor(self, value: torch.Tensor) -> Any:
         if isinstance(value, torch.nn.Parameter) and self._given is not None:
             return self._object(value)
+        if value.is_nested:
+            raise Unsupported(_NESTED)
         if value.layout != torch.strided:
             return self._sparse(value)
+        if not has_storage(value):
+            raise Unsupported("an argument is a tensor within a transform of torch.func")
         if (self._in_object or self._functions) and value.requires_grad:
             raise _Unlike
         if self._functions and not self._is_passing_tensor(value):
