@@ -11,6 +11,7 @@ behind a view does not. Costs a gather of both for each such write.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ from stowage._torch.distributed import make_dtensor
 from stowage._torch.private import flatten, storage_address
 from stowage.errors import Unsupported
 from stowage.sharding.moves import brought
-from stowage.sharding.program import Program, tensor_ids, written_tensors
+from stowage.sharding.program import Program, tensor_ids
+from stowage.sharding.schema import schema
 
 
 def stale(program: Program) -> set[int]:
@@ -70,10 +72,9 @@ def stale(program: Program) -> set[int]:
 
 
 @dataclass
-class _Member:
-    """Where a tensor lies in the memory that all of a family are in. No tensor: a recording looks at what Python holds."""
+class _Place:
+    """Where a tensor lies in the memory that all of a family are in."""
 
-    tensor: weakref.ref
     dtype: torch.dtype
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -81,10 +82,8 @@ class _Member:
     lazy: bool  # a conjugate or a negative
 
     @classmethod
-    def like(cls, tensor: torch.Tensor, where: torch.Tensor) -> _Member:
-        lazy = where.is_conj() or where.is_neg()
-        offset = int(where.storage_offset())
-        return cls(weakref.ref(tensor), where.dtype, tuple(where.shape), tuple(where.stride()), offset, lazy)
+    def of_tensor(cls, t: torch.Tensor, offset: int) -> _Place:
+        return cls(t.dtype, tuple(t.shape), tuple(t.stride()), offset, t.is_conj() or t.is_neg())
 
     def of(self, memory: torch.Tensor) -> torch.Tensor:
         if self.lazy:
@@ -92,6 +91,36 @@ class _Member:
                 "a write to what a lazy conjugate or negative also looks at: resolve_conj(), resolve_neg() first"
             )
         return memory.view(self.dtype).as_strided(self.size, self.stride, self.offset)
+
+
+class _Member:
+    """``place``: worked out when somebody asks, as few views are written to. The tensor is not kept: a recording looks at what
+    Python holds."""
+
+    def __init__(self, tensor: DTensor, find: Callable[[], _Place]):
+        self.tensor = weakref.ref(tensor)
+        self._find = find
+
+    @functools.cached_property
+    def place(self) -> _Place:
+        return self._find()
+
+
+class _Views:
+    """Where they lie that one operator has made of a member of ``total_bytes``. On tensors without memory."""
+
+    def __init__(self, total_bytes: int, base: _Member, turned: tuple[bool, bool], call: tuple[Any, tuple, dict]):
+        self._total_bytes, self._base, self._turned, self._call = total_bytes, base, turned, call
+
+    @functools.cached_property
+    def places(self) -> list[_Place | None]:
+        base, (func, args, kwargs), (conj, neg) = self._base.place, self._call, self._turned
+        memory = torch.empty(self._total_bytes, dtype=torch.uint8, device="meta").view(base.dtype)
+        looked_at = memory.as_strided(base.size, base.stride, base.offset)
+        if conj or neg:
+            looked_at = looked_at.conj() if conj else looked_at._neg_view()
+        seen = flatten(func(looked_at, *args, **kwargs))[0]
+        return [_Place.of_tensor(t, int(t.storage_offset())) if isinstance(t, torch.Tensor) else None for t in seen]
 
 
 @dataclass
@@ -102,33 +131,26 @@ class _Family:
 
 class Aliases:
     """Of one call. ``needed``: roots that stale() has found, None where the program is not all that the step may run; what no root
-    is known of needs it as well. ``in_all``: of lists of
-    flags, those that are set on all ranks."""
+    is known of needs it as well. ``in_all``: of lists of flags, those that are set on all ranks."""
 
     def __init__(self, needed: set[int] | None, root_name: str, in_all: Callable[..., list[list[bool]]]):
         self._needed, self._root_name, self._in_all = needed, root_name, in_all
         self._families: dict[int, tuple[weakref.ref, _Family, _Member]] = {}  # by id of a tensor
 
     def op_made_views(self, func: Any, args: tuple, kwargs: dict, result: Any) -> None:
-        """Outside of what is recorded: where they lie is worked out on tensors without memory."""
-        if not _makes_views(func) or not args or not isinstance(args[0], DTensor):
+        if not args or not isinstance(args[0], DTensor) or not schema(func).makes_views:
             return
-        family, base = self._of(args[0])
-        memory = torch.empty(family.bytes, dtype=torch.uint8, device="meta").view(base.dtype)
-        looked_at = memory.as_strided(base.size, base.stride, base.offset)
-        if args[0].is_conj() or args[0].is_neg():
-            looked_at = looked_at.conj() if args[0].is_conj() else looked_at._neg_view()
-        seen = func(looked_at, *args[1:], **kwargs)
-        for t, where in zip(flatten(result)[0], flatten(seen)[0], strict=True):
-            if isinstance(t, DTensor) and t is not args[0]:
-                member = _Member.like(t, where)
-                family.members.append(member)
-                self._families[id(t)] = member.tensor, family, member
+        base = args[0]
+        family, member = self._of(base)
+        views = _Views(family.bytes, member, (base.is_conj(), base.is_neg()), (func, args[1:], kwargs))
+        for i, t in enumerate(flatten(result)[0]):
+            if isinstance(t, DTensor) and t is not base:
+                self._has(t, family, _Member(t, functools.partial(_place_of, views, i)))
 
     def op_wrote(self, func: Any, args: tuple, kwargs: dict) -> list[_Update]:
         """Who else looks at what the op has written, and where that is other memory. Outside of what is recorded. A collective: a
         tensor that only a cycle holds may be gone on one rank, and is in nobody's use on the others."""
-        written = [t for t in written_tensors(func, args, kwargs) if isinstance(t, DTensor)]
+        written = [t for t in schema(func).written(args, kwargs) if isinstance(t, DTensor)]
         return [update for t in written if self._is_known(t) and self._is_needed(t) for update in self._others(t)]
 
     def _is_known(self, t: DTensor) -> bool:
@@ -142,7 +164,7 @@ class Aliases:
         there, one_memory = self._in_all([other is not None for other in others], one_memory)
         family.members = [member for member, is_there in zip(family.members, there) if is_there]
         return [
-            _Update(family.bytes, t, mine, other, member)
+            _Update(family.bytes, t, mine.place, other, member.place)
             for other, member, is_one in zip(
                 (o for o, is_there in zip(others, there) if is_there),
                 family.members,
@@ -159,12 +181,13 @@ class Aliases:
         if self._is_known(t):
             return self._families[id(t)][1:]
         numel = 1 + sum((n - 1) * step for n, step in zip(t.shape, t.stride())) if t.numel() else 0
-        family = _Family(numel * t.element_size())
-        place = tuple(t.shape), tuple(t.stride()), 0
-        member = _Member(weakref.ref(t), t.dtype, *place, t.is_conj() or t.is_neg())
+        family, place = _Family(numel * t.element_size()), _Place.of_tensor(t, 0)
+        return family, self._has(t, family, _Member(t, lambda: place))
+
+    def _has(self, t: DTensor, family: _Family, member: _Member) -> _Member:
         family.members.append(member)
         self._families[id(t)] = member.tensor, family, member
-        return family, member
+        return member
 
 
 @dataclass
@@ -173,9 +196,9 @@ class _Update:
 
     bytes: int
     written: DTensor
-    at: _Member
+    at: _Place
     other: DTensor
-    other_at: _Member
+    other_at: _Place
 
     def run(self) -> None:
         """Among what is recorded: all ranks come here together."""
@@ -188,8 +211,10 @@ class _Update:
         self.other._local_tensor.copy_(brought(moved, self.other.placements)._local_tensor)
 
 
-def _makes_views(func: Any) -> bool:
-    return any(a.alias_info is not None and not a.alias_info.is_write for a in func._schema.arguments)
+def _place_of(views: _Views, i: int) -> _Place:
+    place = views.places[i]
+    assert place is not None
+    return place
 
 
 def _one_memory(a: DTensor, b: DTensor) -> bool:

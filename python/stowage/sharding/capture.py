@@ -27,7 +27,8 @@ from stowage.sharding.element_by_element import Elements
 from stowage.sharding.guesses import Guesses, content_of, numbers_of
 from stowage.sharding.identity import Identities
 from stowage.sharding.past_the_dispatcher import PastTheDispatcher
-from stowage.sharding.program import Pen, Program, region_of, written_tensors
+from stowage.sharding.program import Pen, Program, region_of
+from stowage.sharding.schema import schema
 from stowage.sharding.stand_in import can_stand_in, hang_over, standing_in
 from stowage.sharding.world import flat_weights, is_parts
 from stowage.step.fit.made_step import user_line
@@ -269,7 +270,7 @@ class _NothingReal(TorchDispatchMode):
                 "then; make the view in the step"
             )
         if real:
-            self._written |= {storage_address(t) for t in written_tensors(func, args, kwargs) if _is_real(t)}
+            self._written |= {storage_address(t) for t in schema(func).written(args, kwargs) if _is_real(t)}
         if not self._written:
             return func(*args, **kwargs)
         args, kwargs = tree_map(self._fake, args), tree_map(self._fake, kwargs)

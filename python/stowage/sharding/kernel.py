@@ -9,7 +9,9 @@ has to change is an argument that spells a size of the result.
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,8 +21,8 @@ from stowage._torch.distributed import local_shape, make_dtensor
 from stowage._torch.private import flatten, hook_open, local_tensor, tree_map, unflatten, unseen
 from stowage.errors import Unsupported
 from stowage.sharding.moves import brought, empty_part, laid_out
-from stowage.sharding.program import writes_argument
 from stowage.sharding.recipes import RECIPES, MeshCut
+from stowage.sharding.schema import schema
 
 # The argument that is the size of the first result.
 _SIZES = {
@@ -61,26 +63,26 @@ _OVERWRITE = (
 class Moved:
     """An op's arguments at other placements, and the way back for those that it changes."""
 
-    def __init__(self, func, args: tuple, kwargs: dict, mesh):
+    def __init__(self, func, args: tuple, kwargs: dict, mesh, mode: contextlib.AbstractContextManager | None = None):
+        """``mode``: within it tensors are moved; none where it is on."""
         self._mesh = mesh
+        self._mode = mode or contextlib.nullcontext()
         self.args, self.kwargs = args, kwargs
-        self.names = [a.name for a in func._schema.arguments]
-        self._writes = {a.name for a in func._schema.arguments if writes_argument(func, a)}
-        self._overwrites = func._schema.name.removeprefix("aten::") in _OVERWRITE
+        self._schema = schema(func)
+        self._writes = self._schema.written_names
+        self._overwrites = self._schema.name in _OVERWRITE
         self._laid_out = False
         self._back: list[tuple[DTensor, DTensor]] = []  # what was given, what the op has instead
-        self.count = sum(
-            isinstance(t, torch.Tensor)
-            for _, value in self.named()
-            for t in (value if isinstance(value, (list, tuple)) else [value])
-        )
+        self.count = sum(1 for _ in self._schema.tensors(args, kwargs))
 
-    def named(self):
-        for i, name in enumerate(self.names):
-            yield name, self.args[i] if i < len(self.args) else self.kwargs.get(name)
+    def named(self) -> Iterator[tuple[str, Any]]:
+        return self._schema.arguments(self.args, self.kwargs)
+
+    def with_defaults(self) -> dict[str, Any]:
+        return dict(self.named())
 
     def put(self, name: str, value: Any) -> None:
-        i = self.names.index(name)
+        i = self._schema.names.index(name)
         if i < len(self.args):
             self.args = (*self.args[:i], value, *self.args[i + 1 :])
         else:
@@ -95,7 +97,9 @@ class Moved:
         places = iter(wanted)
         for name, value in list(self.named()):
             if isinstance(value, torch.Tensor):
-                self.put(name, self._at(name, value, next(places)))
+                moved = self._at(name, value, next(places))
+                if moved is not value:
+                    self.put(name, moved)
             elif isinstance(value, (list, tuple)) and any(isinstance(t, torch.Tensor) for t in value):
                 self.put(name, [self._at(name, t, next(places)) if isinstance(t, torch.Tensor) else t for t in value])
 
@@ -103,17 +107,18 @@ class Moved:
         if not isinstance(t, DTensor):
             if placements is None or all(p.is_replicate() for p in placements) or name in self._writes:
                 return t
-            return brought(
-                make_dtensor(t, self._mesh, [Replicate()] * self._mesh.ndim, t.shape, t.stride()), placements
-            )
+            with self._mode:
+                everywhere = [Replicate()] * self._mesh.ndim
+                return brought(make_dtensor(t, self._mesh, everywhere, t.shape, t.stride()), placements)
         if placements is None or (t.placements == placements and not self._laid_out):
             return t
-        if name in self._writes and self._overwrites:  # what was there does not matter
-            local = empty_part(t._local_tensor, local_shape(t.shape, self._mesh, placements), t.shape, t.stride())
-            moved = make_dtensor(local, self._mesh, placements, t.shape, t.stride())
-        else:
-            moved = brought(t, placements)
-            moved = laid_out(moved) if self._laid_out else moved
+        with self._mode:
+            if name in self._writes and self._overwrites:  # what was there does not matter
+                local = empty_part(t._local_tensor, local_shape(t.shape, self._mesh, placements), t.shape, t.stride())
+                moved = make_dtensor(local, self._mesh, placements, t.shape, t.stride())
+            else:
+                moved = brought(t, placements)
+                moved = laid_out(moved) if self._laid_out else moved
         if name in self._writes and moved is not t:
             self._back.append((t, moved))
         return moved
@@ -122,10 +127,10 @@ class Moved:
         if not self._back:
             return result
         given = {}
-        for t, moved in self._back:
-            t._local_tensor.copy_(brought(moved, t.placements)._local_tensor)
-            given[id(moved)] = t
-
+        with self._mode:
+            for t, moved in self._back:
+                t._local_tensor.copy_(brought(moved, t.placements)._local_tensor)
+                given[id(moved)] = t
         return tree_map(lambda r: given.get(id(r), r), result)
 
 
@@ -141,6 +146,12 @@ class _Locals:
         self._by_local[id(t._local_tensor)] = t
         return t._local_tensor
 
+    def of(self, value: Any) -> Any:
+        """Of an argument, which may be a list."""
+        if isinstance(value, (list, tuple)):
+            return [self.take(v) for v in value]
+        return self.take(value)
+
     def owner(self, t: torch.Tensor) -> DTensor | None:
         return self._by_local.get(id(t))
 
@@ -154,7 +165,7 @@ def run_local(func, moved: Moved, mesh) -> Any:
         except NotImplementedError as reason:
             raise Unsupported(f"{func} cannot run under a mesh: {reason}") from None
         except RuntimeError:
-            if func._schema.name.split("::")[1] not in _VIEWS:
+            if schema(func).name not in _VIEWS:
                 raise
             result = func(parts.take(moved.args[0]).contiguous(), *moved.args[1:], **moved.kwargs)
 
@@ -170,7 +181,7 @@ def run_local(func, moved: Moved, mesh) -> Any:
 def laid_out_as_asked(func, args: tuple, kwargs: dict, result: Any) -> Any:
     """What DTensor made, with the strides of the whole that ``memory_format`` asks for: DTensor remembers those of the first
     call on such placements."""
-    if not isinstance(result, DTensor) or all(a.name != "memory_format" for a in func._schema.arguments):
+    if not isinstance(result, DTensor) or "memory_format" not in schema(func).names:
         return result
 
     def without_content(t: Any) -> Any:
@@ -186,13 +197,12 @@ def laid_out_as_asked(func, args: tuple, kwargs: dict, result: Any) -> Any:
     return make_dtensor(local_tensor(result), result.device_mesh, result.placements, result.shape, strides)
 
 
-def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
-    """Raises when the result is not the part that was planned, or the kernel does not take such parts."""
+def run_on_parts(func, moved: Moved, placed, mesh, mode: contextlib.AbstractContextManager) -> Any:
+    """Raises when the result is not the part that was planned, or the kernel does not take such parts. Outside of the ``mode``, but
+    for recipes: they are many operators."""
     parts = _Locals()
-    name = func._schema.name.split("::")[1]
-    shapes = [
-        None if s is None else local_shape(s, mesh, p) for s, p in zip(placed.shapes, placed.computed, strict=True)
-    ]
+    name = schema(func).name
+    shapes = placed.parts(mesh)
     if name in _SIZES and shapes:
         size = shapes[0]
         assert size is not None
@@ -204,11 +214,14 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
     if name == "empty_like":
         whole, strides = placed.shapes[0], placed.strides[0]
         assert whole is not None and strides is not None and shapes[0] is not None
-        local = empty_part(moved.args[0]._local_tensor, shapes[0], whole, strides, moved.kwargs.get("dtype"))
-        return make_dtensor(local, mesh, placed.computed[0], whole, strides)
-    args, kwargs = tree_map(parts.take, moved.args), tree_map(parts.take, moved.kwargs)
+        with mode:
+            local = empty_part(moved.args[0]._local_tensor, shapes[0], whole, strides, moved.kwargs.get("dtype"))
+        return placed.output(0, local, mesh)
+    args = [parts.of(value) for value in moved.args]
+    kwargs = {key: parts.of(value) for key, value in moved.kwargs.items()}
     if placed.recipe:
-        result = _run_recipe(func, moved, placed, mesh, parts)
+        with mode:
+            result = _run_recipe(func, moved, placed, mesh, parts)
     else:
         with hook_open():
             try:
@@ -217,11 +230,18 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
                 if name not in _VIEWS:
                     raise
                 result = func(args[0].contiguous(), *args[1:], **kwargs)  # a part need not be laid out as the whole is
+    if isinstance(result, torch.Tensor):
+        return _as_planned(func, [result], parts, placed, mesh)[0]
     leaves, spec = flatten(result)
+    return unflatten(_as_planned(func, leaves, parts, placed, mesh), spec)
+
+
+def _as_planned(func, leaves: list[Any], parts: _Locals, placed, mesh) -> list[Any]:
+    shapes, is_new = placed.parts(mesh), schema(func).leaf_is_new
     out: list[Any] = []
     position = 0
     for leaf in leaves:
-        if isinstance(leaf, torch.Tensor) and (owner := parts.owner(leaf)) is not None and not leaf_is_new(func):
+        if isinstance(leaf, torch.Tensor) and not is_new and (owner := parts.owner(leaf)) is not None:
             out.append(owner)
             continue
         if leaf is not None and not isinstance(leaf, torch.Tensor):
@@ -233,19 +253,15 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
         elif tuple(leaf.shape) != shape:
             raise ValueError(f"{func} left {tuple(leaf.shape)} of a part {shape}")
         else:
-            out.append(
-                make_dtensor(leaf, mesh, placed.computed[position], placed.shapes[position], placed.strides[position])
-            )
+            out.append(placed.output(position, leaf, mesh))
         position += 1
-    return unflatten(out, spec)
+    return out
 
 
 def _run_recipe(func, moved: Moved, placed, mesh, parts: _Locals) -> Any:
     if placed.recipe not in RECIPES:
         raise Unsupported(f"the plan runs {func} by a recipe '{placed.recipe}' that is not known")
-    given = (
-        {a.name: a.default_value for a in func._schema.arguments} | dict(zip(moved.names, moved.args)) | moved.kwargs
-    )
+    given = moved.with_defaults()
     tensors = [
         t
         for value in given.values()
@@ -257,12 +273,7 @@ def _run_recipe(func, moved: Moved, placed, mesh, parts: _Locals) -> Any:
     return RECIPES[placed.recipe](func, tree_map(parts.take, given), cut)
 
 
-def leaf_is_new(func) -> bool:
-    """No argument is returned."""
-    return not any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
-
-
 def local_rows(moved: Moved) -> int:
-    values = dict(moved.named())
+    values = moved.with_defaults()
     first = values["input"] if "input" in values else values["grad_out"]
     return first._local_tensor.shape[0] if isinstance(first, DTensor) else first.shape[0]

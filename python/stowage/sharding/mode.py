@@ -20,15 +20,23 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stowage._torch.distributed import counting_unseen, rules_alone, waiting_collectives
+from stowage._torch.distributed import (
+    counting_unseen,
+    dtensor_of,
+    dtensor_spec,
+    local_shape,
+    rules_alone,
+    waiting_collectives,
+)
 from stowage._torch.private import hook_open, local_tensor, tree_map
 from stowage.sharding.aliases import Aliases, stale
 from stowage.sharding.group import Ranks
-from stowage.sharding.kernel import Moved, laid_out_as_asked, leaf_is_new, run_local, run_on_parts
+from stowage.sharding.kernel import Moved, laid_out_as_asked, run_local, run_on_parts
 from stowage.sharding.moves import brought, plain_sum
 from stowage.sharding.old_gradients import OldGradients
 from stowage.sharding.past_the_dispatcher import PastTheDispatcher, read_whole
-from stowage.sharding.program import Program, is_passed_over, tensor_ids, writes_unsaid, written_tensors
+from stowage.sharding.program import Program, is_passed_over, tensor_ids
+from stowage.sharding.schema import Schema, schema
 
 _EMPTIES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
 _WINDOW = 256  # ops before and after the latest one that was sure
@@ -85,9 +93,10 @@ class OpPlan:
 
     def next(self, func, args: tuple, kwargs: dict) -> PlacedOp | None:
         """The plan of the op that comes now, None for one that the program does not have."""
-        tensors = list(_tensors(func, args, kwargs))
+        said = schema(func)
+        tensors = list(said.tensors(args, kwargs))
         known = [getattr(t, _NAME, None) for t in tensors]
-        for k in self._places.get((str(func), _shapes(func, args, kwargs)), ()):
+        for k in self._places.get((said.text, _shapes(said, tensors, args, kwargs)), ()):
             if self._done[k] or abs(k - self._at) > _WINDOW:
                 continue
             if any(mine is not None and mine != theirs for mine, theirs in zip(known, self._roots[k])):
@@ -96,7 +105,7 @@ class OpPlan:
             if any(mine is not None for mine in known):
                 self._at = max(self._at, k)
             return self._planned[k]
-        self.unplaced.append(str(func))
+        self.unplaced.append(said.text)
         return None
 
     def pass_optimizer(self) -> None:
@@ -117,41 +126,21 @@ def _remember(t: Any, root: int | None) -> None:
         setattr(t, _NAME, root)
 
 
-def _is_kept_from_dtensor(func) -> bool:
-    """It works out the shape of an attention on meta tensors, which a recording refuses, takes the weights of a convolution
-    for whole ones, and their gradients for summands, gives a rank's summand for the number, takes an operator for one that
-    writes where its name ends as theirs do (__lshift__), and gives batch norms copies of the statistics that they update."""
-    name = func._schema.name
-    writes = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
-    return (
-        (name.endswith("_") and not writes)
-        or any(writes_unsaid(func, a) for a in func._schema.arguments)
-        or name in ("aten::_local_scalar_dense", "aten::equal")
-        or "scaled_dot_product" in name
-        or "convolution" in name
-    )
-
-
 def _draws(func, args: tuple, kwargs: dict) -> bool:
     """Random numbers. Attention kernels say that they might; without dropout they do not."""
-    if torch.Tag.nondeterministic_seeded not in func.tags:
-        return False
-    for i, argument in enumerate(func._schema.arguments):
-        if argument.name == "dropout_p":
-            return (args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)) > 0
-    return True
+    said = schema(func)
+    return said.draws and dict(said.arguments(args, kwargs)).get("dropout_p", 1.0) > 0
 
 
 def _writes_plain(func, args: tuple, kwargs: dict) -> bool:
     """To a tensor that is no DTensor: of the step's own, and whole on every rank."""
-    return any(not isinstance(t, DTensor) for t in written_tensors(func, args, kwargs))
+    return any(not isinstance(t, DTensor) for t in schema(func).written(args, kwargs))
 
 
 def _writes_summands(func, args: tuple, kwargs: dict) -> bool:
     """Of what is written, each rank has a summand: DTensor would fill each of them with the same number."""
     return any(
-        isinstance(t, DTensor) and any(p.is_partial() for p in t.placements)
-        for t in written_tensors(func, args, kwargs)
+        isinstance(t, DTensor) and any(p.is_partial() for p in t.placements) for t in schema(func).written(args, kwargs)
     )
 
 
@@ -160,26 +149,15 @@ def _shapes_in(program: Program, op: dict) -> tuple:
     return tuple(tuple(program.tensors[i]["shape"]) for i in tensor_ids(op)), tuple(sizes)
 
 
-def _arguments(func, args: tuple, kwargs: dict):
-    """Name and value of each, in schema order."""
-    for i, argument in enumerate(func._schema.arguments):
-        yield argument.name, args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
-
-
-def _tensors(func, args: tuple, kwargs: dict):
-    for _, value in _arguments(func, args, kwargs):
-        yield from (t for t in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(t, torch.Tensor))
-
-
-def _shapes(func, args: tuple, kwargs: dict) -> tuple:
+def _shapes(said: Schema, tensors: list[torch.Tensor], args: tuple, kwargs: dict) -> tuple:
     """Of all tensors of all arguments, in schema order; and the lists of numbers among the arguments (two views differ
     by them)."""
     sizes = [
         (name, tuple(value))
-        for name, value in _arguments(func, args, kwargs)
+        for name, value in said.arguments(args, kwargs)
         if isinstance(value, (list, tuple)) and all(isinstance(v, (bool, int)) for v in value)
     ]
-    return tuple(tuple(t.shape) for t in _tensors(func, args, kwargs)), tuple(sorted(sizes))
+    return tuple(tuple(t.shape) for t in tensors), tuple(sorted(sizes))
 
 
 class PlacedOp:
@@ -199,6 +177,21 @@ class PlacedOp:
         self.strides = [None if o is None else program.strides[o] for o in op["outputs"]]
         self.roots = [None if o is None else roots[o] for o in op["outputs"]]
         self.works: bool | None = None  # on parts, on every rank; None: not tried yet
+        self._parts: list[tuple | None] | None = None
+        self._specs: dict[tuple[int, torch.dtype], Any] = {}
+
+    def parts(self, mesh) -> list[tuple | None]:
+        """Shapes of this rank's parts of the results, before they go to where they live."""
+        if self._parts is None:
+            pairs = zip(self.shapes, self.computed, strict=True)
+            self._parts = [None if shape is None else local_shape(shape, mesh, at) for shape, at in pairs]
+        return self._parts
+
+    def output(self, i: int, part: torch.Tensor, mesh) -> DTensor:
+        key = i, part.dtype
+        if key not in self._specs:
+            self._specs[key] = dtensor_spec(mesh, self.computed[i], self.shapes[i], self.strides[i], part.dtype)
+        return dtensor_of(part, self._specs[key])
 
 
 class PlacedMode(TorchDispatchMode):
@@ -248,8 +241,14 @@ class PlacedMode(TorchDispatchMode):
     # ---- One op
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        counts = not self._inside and not self._paused and not is_passed_over(func)
+        with (
+            torch._C.DisableTorchFunction()
+        ):  # modes of functions hear what the step asks, and not what an operator does
+            return self._op(func, types, args, kwargs or {})
+
+    def _op(self, func, types, args: tuple, kwargs: dict) -> Any:
+        passed_over = is_passed_over(func)
+        counts = not (self._inside or self._paused or passed_over)
         placed = self._plan.next(func, args, kwargs) if counts else None
         if not self._inside and not self._paused:
             self.old_gradients.op(func, args, kwargs)
@@ -260,8 +259,7 @@ class PlacedMode(TorchDispatchMode):
             return NotImplemented  # DTensor's turn
         self._inside = True
         try:
-            with self:  # the mode stays on: it opens the hook for what DTensor calls
-                result = self._run(func, args, kwargs, placed)
+            result = self._run(func, args, kwargs, placed)
             if not self._paused:
                 with hook_open(False):
                     self._aliases.op_made_views(func, args, kwargs, result)
@@ -274,13 +272,13 @@ class PlacedMode(TorchDispatchMode):
             self._inside = False
         if placed is not None:
             self._name_results(func, result, placed)
-        elif is_passed_over(func) and isinstance(result, DTensor):
+        elif passed_over and isinstance(result, DTensor):
             _remember(result, getattr(args[0], _NAME, None))
         return result
 
     def _name_results(self, func, result: Any, placed: PlacedOp) -> None:
         """So that the ops that read them are known by them."""
-        if leaf_is_new(func):
+        if schema(func).leaf_is_new:
             leaves = result if isinstance(result, (tuple, list)) else (result,)
             for t, root in zip((t for t in leaves if t is None or isinstance(t, torch.Tensor)), placed.roots):
                 _remember(t, root)
@@ -291,12 +289,14 @@ class PlacedMode(TorchDispatchMode):
         if placed is not None:
             result = self._run_placed(func, args, kwargs, placed)
             if placed.is_empty and self._is_written_by_parts(placed):
-                local_tensor(result).zero_()
+                with hook_open():
+                    local_tensor(result).zero_()
             return result
-        if _is_kept_from_dtensor(func) or _writes_summands(func, args, kwargs):
+        if schema(func).is_kept_from_dtensor or _writes_summands(func, args, kwargs):
             return self._run_whole(func, args, kwargs)
         try:
-            return laid_out_as_asked(func, args, kwargs, tree_map(plain_sum, func(*args, **kwargs)))
+            with self:  # the mode stays on: it opens the hook for what DTensor calls
+                return laid_out_as_asked(func, args, kwargs, tree_map(plain_sum, func(*args, **kwargs)))
         except Exception as reason:  # DTensor raises what it likes; what is wrong with the op itself raises again
             if self._ranks.must_end(reason):
                 raise
@@ -313,10 +313,10 @@ class PlacedMode(TorchDispatchMode):
         ranks."""
         if placed.works is False:
             return self._run_whole(func, args, kwargs)
-        moved = Moved(func, args, kwargs, self._mesh)
+        moved = Moved(func, args, kwargs, self._mesh, self)
         moved.bring(placed.inputs)
         try:
-            result = run_on_parts(func, moved, placed, self._mesh)
+            result = run_on_parts(func, moved, placed, self._mesh, self)
         except (NotImplementedError, RuntimeError, ValueError) as reason:
             if placed.works or self._ranks.must_end(reason):
                 raise
@@ -330,7 +330,7 @@ class PlacedMode(TorchDispatchMode):
 
     def _settle(self, func, result: Any, placed: PlacedOp) -> Any:
         """Results go at once to where they live."""
-        if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
+        if not schema(func).leaf_is_new:
             return result  # an argument, which lives where it does
         wanted = iter(placed.outputs)
 
@@ -340,7 +340,8 @@ class PlacedMode(TorchDispatchMode):
             at = next(wanted, None)
             if not isinstance(t, DTensor) or at is None or t.placements == at:
                 return t
-            return brought(t, at)
+            with self:
+                return brought(t, at)
 
         if isinstance(result, (tuple, list)):
             return type(result)(settle(t) for t in result)
@@ -350,12 +351,13 @@ class PlacedMode(TorchDispatchMode):
         self.replicated.append(str(func))
         moved = Moved(func, args, kwargs, self._mesh)
         draws = _draws(func, args, kwargs)
-        moved.bring([(Replicate(),) * self._mesh.ndim] * moved.count, laid_out=draws)
-        # DTensor would draw other numbers on every rank, and would wrap what is written to
-        if not (draws or _is_kept_from_dtensor(func) or _writes_plain(func, args, kwargs)):
-            try:
-                return moved.take_back(func(*moved.args, **moved.kwargs))
-            except Exception as reason:
-                if self._ranks.must_end(reason):
-                    raise
-        return moved.take_back(run_local(func, moved, self._mesh))
+        with self:
+            moved.bring([(Replicate(),) * self._mesh.ndim] * moved.count, laid_out=draws)
+            # DTensor would draw other numbers on every rank, and would wrap what is written to
+            if not (draws or schema(func).is_kept_from_dtensor or _writes_plain(func, args, kwargs)):
+                try:
+                    return moved.take_back(func(*moved.args, **moved.kwargs))
+                except Exception as reason:
+                    if self._ranks.must_end(reason):
+                        raise
+            return moved.take_back(run_local(func, moved, self._mesh))

@@ -7,6 +7,7 @@ A view has an id of its own and says whose storage it shares; what an op changes
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import weakref
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stowage._torch.private import flatten, in_backward, storage_address
 from stowage.errors import Unsupported
 from stowage.sharding.element_by_element import Elements
+from stowage.sharding.schema import schema
 
 # Same tensor, or nothing for a placement to decide; PyTorch's engine and DTensor differ in how often they call these.
 PASSED_OVER = {
@@ -30,6 +32,7 @@ PASSED_OVER = {
 }
 
 
+@functools.lru_cache(maxsize=4096)
 def is_passed_over(func) -> bool:
     return str(func) in PASSED_OVER or func.namespace in ("profiler", "prim")
 
@@ -170,20 +173,20 @@ class Pen(TorchDispatchMode):
         tensors: dict[str, Any] = {}
         others: dict[str, Any] = {}
         writes: list[int] = []
-        for i, argument in enumerate(func._schema.arguments):
-            value = args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
+        said = schema(func)
+        for name, value in said.arguments(args, kwargs):
             listed = [t for t in value if isinstance(t, torch.Tensor)] if isinstance(value, (list, tuple)) else []
             if isinstance(value, torch.Tensor):
-                tensors[argument.name] = self.tensor(value)
-                written = [tensors[argument.name]]
+                tensors[name] = self.tensor(value)
+                written = [tensors[name]]
             elif listed:
-                written = tensors[argument.name] = [self.tensor(t) for t in listed]
+                written = tensors[name] = [self.tensor(t) for t in listed]
             else:
                 plain = _plain(value)
                 if plain is not None:
-                    others[argument.name] = plain
+                    others[name] = plain
                 continue
-            if writes_argument(func, argument):
+            if name in said.written_names:
                 writes += written
         return tensors, others, writes
 
@@ -281,43 +284,6 @@ def tensor_ids(op: dict) -> list[int]:
 
 def region_of(t: torch.Tensor) -> tuple:
     return (storage_address(t), t.storage_offset(), tuple(t.shape), tuple(t.stride()), t.dtype)
-
-
-_UPDATE_STATISTICS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "batch_norm",
-        "instance_norm",
-        "native_batch_norm",
-        "_batch_norm_impl_index",
-        "cudnn_batch_norm",
-        "miopen_batch_norm",
-        "batch_norm_gather_stats",
-        "batch_norm_gather_stats_with_counts",
-    )
-)
-
-
-def writes_argument(func, argument) -> bool:
-    """As the schema says, or without."""
-    said = argument.alias_info is not None and argument.alias_info.is_write
-    return said or writes_unsaid(func, argument)
-
-
-def writes_unsaid(func, argument) -> bool:
-    """Norms update their running statistics where the schema does not say so."""
-    return argument.name in ("running_mean", "running_var") and func._schema.name in _UPDATE_STATISTICS
-
-
-def written_tensors(func, args: tuple, kwargs: dict) -> list[torch.Tensor]:
-    """Of the arguments that an op changes."""
-    found: list[torch.Tensor] = []
-    for i, argument in enumerate(func._schema.arguments):
-        if writes_argument(func, argument):
-            value = args[i] if i < len(args) else kwargs.get(argument.name)
-            listed = value if isinstance(value, (list, tuple)) else (value,)
-            found += [t for t in listed if isinstance(t, torch.Tensor)]
-    return found
 
 
 def _plain(value: Any) -> Any:
