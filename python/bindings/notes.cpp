@@ -1,7 +1,7 @@
 // Which Python functions run while a step is recorded, and which functions of C they call: by the interpreter's profile
 // hook, on the thread that records (backward's Python hooks run on it, too). Each function is told once, before its
-// body runs, so that what it can read may be remembered as it then is; each C function is classified once, and told for
-// each object and caller when it matters.
+// body runs, so that what it can read may be remembered as it then is, and with its arguments in each call, where that is
+// asked for; each C function is classified once, and told for each object and caller when it matters.
 //
 // Cost: a hash lookup for each call. The hook that somebody else had set is called as before.
 #include <nanobind/nanobind.h>
@@ -54,10 +54,12 @@ struct CallHash {
 
 class Notes {
  public:
-  // ran(code, function or None, globals); matters(c_function) -> bool; called(c_function, code of the caller) -> bool,
+  // ran(code, function or None, globals) -> bool, whether each call of it is to be told: given(code, arguments by name);
+  // matters(c_function) -> bool; called(c_function, code of the caller) -> bool,
   // whether its end is to be told: returned(c_function)
-  Notes(nb::object ran, nb::object matters, nb::object called, nb::object returned)
+  Notes(nb::object ran, nb::object given, nb::object matters, nb::object called, nb::object returned)
       : ran_(std::move(ran)),
+        given_(std::move(given)),
         matters_(std::move(matters)),
         called_(std::move(called)),
         returned_(std::move(returned)) {}
@@ -91,11 +93,12 @@ class Notes {
   std::uint64_t calls() const { return calls_; }
 
   int traverse(visitproc visit, void* arg) const {
-    for (const nb::object* o : {&ran_, &matters_, &called_, &returned_, &before_object_, &error_}) Py_VISIT(o->ptr());
+    for (const nb::object* o : {&ran_, &given_, &matters_, &called_, &returned_, &before_object_, &error_})
+      Py_VISIT(o->ptr());
     return 0;
   }
   void clear() {
-    for (nb::object* o : {&ran_, &matters_, &called_, &returned_, &before_object_, &error_}) *o = nb::object();
+    for (nb::object* o : {&ran_, &given_, &matters_, &called_, &returned_, &before_object_, &error_}) *o = nb::object();
   }
 
  private:
@@ -118,12 +121,22 @@ class Notes {
     ++calls_;
     PyCodeObject* code = PyFrame_GetCode(frame);
     const nb::object owned = nb::steal(reinterpret_cast<PyObject*>(code));
-    if (!seen_.insert(code).second) return;
+    if (!seen_.insert(code).second) {
+      if (in_each_call_.contains(code)) tell_arguments(frame, owned);
+      return;
+    }
     kept_.push_back(owned);  // its address stays its own
     PyObject* function = function_of(frame, code);
     // PyFrame_GetGlobals() is there from Python 3.11 on
     const nb::object globals = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(frame), "f_globals"));
-    tell(ran_, owned, function != nullptr ? nb::borrow(function) : nb::none(), globals);
+    const nb::object answer = tell(ran_, owned, function != nullptr ? nb::borrow(function) : nb::none(), globals);
+    if (!answer.is(nb::bool_(true))) return;
+    in_each_call_.insert(code);
+    tell_arguments(frame, owned);
+  }
+
+  void tell_arguments(PyFrameObject* frame, const nb::object& code) {
+    tell(given_, code, nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(frame), "f_locals")));
   }
 
   void enter_c(PyFrameObject* frame, PyObject* function) {
@@ -158,14 +171,14 @@ class Notes {
     return result;
   }
 
-  nb::object ran_, matters_, called_, returned_;
+  nb::object ran_, given_, matters_, called_, returned_;
   const PyObject* awaited_ = nullptr;  // runs now, and is compared alone
   Py_tracefunc before_ = nullptr;
   nb::object before_object_, error_;
   bool running_ = false;
   int paused_ = 0;
   std::uint64_t calls_ = 0;
-  std::unordered_set<const void*> seen_;
+  std::unordered_set<const void*> seen_, in_each_call_;
   std::unordered_map<const void*, bool> matters_of_;
   std::unordered_set<Call, CallHash> called_from_;
   std::vector<nb::object> kept_;
@@ -190,7 +203,8 @@ PyType_Slot notes_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&notes_tra
 void bind_notes(nb::module_& m) {
   using namespace nb::literals;
   nb::class_<Notes>(m, "Notes", nb::type_slots(notes_slots))
-      .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), "ran"_a, "matters"_a, "called"_a, "returned"_a)
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object>(), "ran"_a, "given"_a, "matters"_a,
+           "called"_a, "returned"_a)
       .def("start", [](nb::handle self) { nb::cast<Notes&>(self).start(self); })
       .def("stop", &Notes::stop)
       // In C to their ends: no interrupt comes before the hook is gone

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "runtime/evict/block.h"
+#include "runtime/torch/hook.h"
 #include "runtime/torch/sparse.h"
 
 namespace stowage::runtime::evict {
@@ -52,6 +53,7 @@ bool only_writes(const OpTraits& op) {
 at::Tensor keep_number(const at::Tensor& number) {
   if (number.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() == nullptr) return number;
   const at::AutoDispatchBelowAutograd below;
+  const Unseen ours;  // an op on such a number comes here
   at::Tensor copy = number.clone();
   copy.unsafeGetTensorImpl()->set_wrapped_number(true);
   return copy;

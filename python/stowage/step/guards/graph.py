@@ -33,6 +33,7 @@ _MOST_OF_LIBRARIES = 10_000  # parts of torch and the like: tables of theirs tha
 LARGE = 4096  # of larger containers the elements are not entered
 # Objects of exactly these classes never change, nor does what they hold.
 IMMUTABLE = {*SCALARS, type(...), type(NotImplemented), range, torch.Size, types.CodeType}
+_WITHOUT_ATTRIBUTES = IMMUTABLE | {list, tuple, dict, set, frozenset, bytearray, torch.Tensor, torch.nn.Parameter, type}
 # Functions that read by names which they are given. Who holds one calls it by another name; code that names them: reads.py
 _READERS = frozenset(
     map(
@@ -196,6 +197,23 @@ class Graph:
     def _may_be_read(self, i: int, trusted: bool) -> bool:
         """An attribute of the object, by code that shows no names?"""
         return not trusted and i not in self.standard
+
+    def reads_all_of(self, value: Any) -> None:
+        """Code that runs reads all attributes of it, whatever their names. Of what was not there before, no more is known than that
+        it is an object."""
+        if type(value) in _WITHOUT_ATTRIBUTES:
+            return
+        i = self.index.get(id(value))
+        if i is None:
+            self.reads_unnamed()
+        elif i not in self.whole:
+            self.whole.add(i)
+            for name, waiting in self.waiting.items():
+                if any(edge[0] == i for edge in waiting):
+                    self.waiting[name] = [edge for edge in waiting if edge[0] != i]
+                    for parent, inner, path, trusted in waiting:
+                        if parent == i:
+                            self.reach(parent, name, inner, path, trusted)
 
     def tell(self, reason: str) -> None:
         """A reason why the guard is blind."""

@@ -71,16 +71,22 @@ _INTERNALS = {
     "f_globals",
     "f_locals",
 }
-# Of the standard library and of torch: they read all attributes of what they are given. None: each function of the file.
+# Of the standard library and of torch: they read all attributes of what they are given. None: each function of the file but those
+# below
 _READERS_OF_ALL = {
-    "copy.py": None,
     "copyreg.py": None,
     "pickle.py": None,
     "pprint.py": None,
     "argparse.py": {"__eq__", "__contains__", "_get_kwargs"},
     "lr_scheduler.py": {"state_dict"},
+}
+# Of their first argument, and of nothing else
+_COPIERS = {
+    "copy.py": {"deepcopy", "copy"},
     "dataclasses.py": {"asdict", "_asdict_inner", "astuple", "_astuple_inner", "replace", "_replace"},
 }
+# What these call, of new objects
+_OF_COPIERS = {"copyreg.py": {"__newobj__", "__newobj_ex__", "_slotnames"}}
 # By ==, or as a text
 _COMPARERS = {
     "repr",
@@ -117,6 +123,7 @@ _OTHER_ERRORS = frozenset([
     "StopAsyncIteration", "GeneratorExit", "FileNotFoundError", "PermissionError", "EOFError", "UnicodeError",
     "KeyboardInterrupt", "SystemExit",
 ])  # fmt: skip
+_KNOWN_STATE = ("torch", "numpy", "builtins", "stowage", "nanobind", "pybind11_builtins")
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _GENERATES = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 _MODULE_BODY = "<module>"
@@ -140,6 +147,7 @@ class Reads:
     group_keys: frozenset[str] = frozenset()
     catches_kernels: bool = False  # exceptions that kernels of PyTorch's raise because of what tensors hold
     evaluates: bool = False  # texts, by Python's own eval()
+    copies: bool = False  # its first argument, of which it reads all
 
 
 _NOTHING = Reads(frozenset(), frozenset(), frozenset(), False, True, False)
@@ -165,7 +173,7 @@ def is_library_module(module: types.ModuleType) -> bool:
 def is_standard(module_name: str) -> bool:
     """Of Python's own library, or of those whose state is known: they may keep caches and counters."""
     top = module_name.split(".")[0]
-    return top in sys.stdlib_module_names or top in ("torch", "numpy", "builtins", "stowage", "nanobind")
+    return top in sys.stdlib_module_names or top in _KNOWN_STATE
 
 
 def reads(code: types.CodeType) -> Reads:
@@ -200,6 +208,7 @@ def _reads(code: types.CodeType) -> Reads:
             group_keys=group_keys(code),
             catches_kernels=_catches_kernels(code, names),
             evaluates="eval" in names,
+            copies=_copies(code),
         )
     return _reads_of_user(code, generates)
 
@@ -209,8 +218,16 @@ def _reads_all(code: types.CodeType) -> bool:
     of_python = code.co_filename.startswith(STANDARD_FOLDERS) and not of_packages
     if not of_python and not code.co_filename.startswith(_TORCH_FOLDER):
         return False
+    if _copies(code) or code.co_name in _OF_COPIERS.get(os.path.basename(code.co_filename), ()):
+        return False
     functions = _READERS_OF_ALL.get(os.path.basename(code.co_filename), ())
     return functions is None or code.co_name in functions
+
+
+def _copies(code: types.CodeType) -> bool:
+    of_packages = any(f"{os.sep}{name}{os.sep}" in code.co_filename for name in PACKAGES)
+    of_python = code.co_filename.startswith(STANDARD_FOLDERS) and not of_packages
+    return of_python and code.co_name in _COPIERS.get(os.path.basename(code.co_filename), ())
 
 
 def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:

@@ -124,8 +124,9 @@ class Walk:
         """Of a function that code which ran may have made."""
         return code in self._nested
 
-    def note(self, code: types.CodeType, function: Any, globals_: dict) -> None:
-        """``code`` is about to run for the first time, as the body of ``function`` where that is known."""
+    def note(self, code: types.CodeType, function: Any, globals_: dict) -> bool:
+        """``code`` is about to run for the first time, as the body of ``function`` where that is known. True where each of its
+        calls is to be told: copies()."""
         read = reads(code)
         if read.dynamic:
             self.graph.reads_unnamed()
@@ -151,6 +152,12 @@ class Walk:
             self._reach(function, function.__qualname__, trusted=read.library)
         for index, fn, path in self.graph.unrun.pop(code, ()):
             enter_function(self.graph, index, fn, path)
+        self.graph.grow()
+        return read.copies
+
+    def copies(self, code: types.CodeType, given: dict) -> None:
+        """A call of code that reads all of its first argument, and nothing else."""
+        self.graph.reads_all_of(given[code.co_varnames[0]])
         self.graph.grow()
 
     def take_for_run(self) -> None:

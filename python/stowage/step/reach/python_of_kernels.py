@@ -29,7 +29,13 @@ from stowage.step.reach.python_state import PythonState
 
 class PythonOfKernels:
     def __init__(self) -> None:
-        self.notes = Notes(self._begins, lambda function: False, lambda function, caller: False, lambda function: None)
+        self.notes = Notes(
+            self._begins,
+            lambda code, given: None,
+            lambda function: False,
+            lambda function, caller: False,
+            lambda function: None,
+        )
         self._generated = tuple(generated_code())
         self._walk: Walk | None = None
         self._state: PythonState | None = None

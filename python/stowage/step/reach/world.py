@@ -128,7 +128,7 @@ class World:
         if walk is None:
             raise RuntimeError("this world is settled")
         walk.ops = ops
-        self.notes = Notes(walk.note, walk.matters, walk.called, walk.returned)
+        self.notes = Notes(walk.note, walk.copies, walk.matters, walk.called, walk.returned)
         self.notes.start()
         try:
             yield
