@@ -26,7 +26,8 @@ void KeptWrites::save(const TapeOp& op, const torch::jit::Stack& stack) {
 }
 
 void KeptWrites::save(const at::Tensor& tensor) {
-  if (!complete_ || !tensor.defined() || !tensor.has_storage() || names_.made_in_step(tensor)) return;
+  if (!complete_ || !tensor.defined() || !tensor.has_storage() || tensor.is_meta()) return;
+  if (names_.made_in_step(tensor)) return;
   const c10::Storage& storage = tensor.storage();
   if (holds(storage)) return;
   const auto bytes = static_cast<std::int64_t>(storage.nbytes());
