@@ -144,6 +144,11 @@ def _ladder(joint: torch.fx.GraphModule, inputs: Any, options: dict, modules: di
 
     def evaluate(saved: tuple[str, ...] | None) -> tuple[trial.Trial, tuple[str, ...]]:
         wanted = None if saved is None else masks.without(source, saved)
+        # Collections would look through all that Inductor has made, again and again
+        found: Any = _core.without_collections(lambda: tried(saved, wanted))
+        return found
+
+    def tried(saved: tuple[str, ...] | None, wanted: tuple[str, ...] | None) -> tuple[trial.Trial, tuple[str, ...]]:
         forward, backward, real = partition_safely(source, inputs, wanted, options)
         modules[None if saved is None else real] = forward, backward
         return trial.run(forward, backward, user_outputs, options.get("static_lifetime_input_indices")), real
