@@ -241,9 +241,8 @@ class PlacedMode(TorchDispatchMode):
     # ---- One op
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        with (
-            torch._C.DisableTorchFunction()
-        ):  # modes of functions hear what the step asks, and not what an operator does
+        # Modes of functions hear what the step asks, and not what an operator does
+        with torch._C.DisableTorchFunction():
             return self._op(func, types, args, kwargs or {})
 
     def _op(self, func, types, args: tuple, kwargs: dict) -> Any:

@@ -199,8 +199,8 @@ class Graph:
         return not trusted and i not in self.standard
 
     def reads_all_of(self, value: Any) -> None:
-        """Code that runs reads all attributes of it, whatever their names. Of what was not there before, no more is known than that
-        it is an object."""
+        """Code that runs reads all attributes of it, whatever their names. Where it is none of what was found, those of all that was
+        found: it may hold any."""
         if type(value) in _WITHOUT_ATTRIBUTES:
             return
         i = self.index.get(id(value))
