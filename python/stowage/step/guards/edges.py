@@ -67,7 +67,7 @@ class Ran:
         if type(condition) is types.CodeType:
             return condition in self.codes
         if type(condition) is GroupKey:
-            return condition in self.group_keys or ANY in self.group_keys or self.bypasses
+            return condition in self.group_keys or ANY in self.group_keys or (self.dynamic and self.bypasses)
         if type(condition) is Own:
             return not condition.isdisjoint(self.own_names)
         return all_names or condition in self.names

@@ -17,7 +17,8 @@ count.
       containers.py lists, dicts, sets           objects.py      instances and classes: attributes, slots
       memory.py     arrays, objects of C         training.py     tensors, modules, optimizers
       standard.py   what of Python's library and NumPy has a way of its own; their settings: settings.py
-    reads.py      which names code reads         blind.py        what no guard can see
+    reads.py      which names code reads         computed_names.py   what is asked by names that no code shows
+    blind.py      what no guard can see
 
 O(objects and edges)."""
 
