@@ -19,6 +19,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import stowage
+from stowage import compiled_regions
 
 CALLS = 20
 
@@ -112,6 +113,18 @@ def test_a_scheduler_that_nobody_asks_needs_no_python(way, scheduler):
     assert step.stats()["planned_steps"] >= CALLS - 4, step.refusal
     if way not in ("by_setattr",):
         assert step.stats()["checked_steps"] <= 9, step.stats()
+
+
+def test_where_something_has_been_compiled(monkeypatch):
+    """Nobody listens there. A step that shows its names is as ever."""
+    monkeypatch.setattr(compiled_regions, "in_use", lambda: True)
+
+    def make(model, optimizer):
+        return SCHEDULERS["lambda"](optimizer), lambda x: model.layer2(model.layer1(x))
+
+    step, found = _trained(make, True)
+    assert all(map(torch.equal, found, _trained(make, False)[1]))
+    assert step.stats()["checked_steps"] <= 9, step.stats()
 
 
 @pytest.mark.parametrize("way", WAYS)
