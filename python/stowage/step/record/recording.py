@@ -182,9 +182,7 @@ def _watched(
 
     def noted() -> Any:
         recorder.start()
-        with session.world.noting(
-            lambda: -1 if _runtime.inside_operator() else recorder.ops, compiled_regions.in_use()
-        ):
+        with session.world.noting(lambda: -1 if _runtime.inside_operator() else recorder.ops):
             return call()
 
     def compiled() -> Any:
