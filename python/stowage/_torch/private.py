@@ -139,6 +139,14 @@ def has_storage(tensor: torch.Tensor) -> bool:
     return torch._C._has_storage(tensor)
 
 
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Not so of a view of before its base was written to, of which PyTorch does not say what it is."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
+
+
 def is_shell(tensor: torch.Tensor) -> bool:
     """A tensor whose storage has bytes but no memory, or of which it may not be asked."""
     if is_fake(tensor):  # asking it warns
@@ -219,6 +227,7 @@ __all__ = [
     "has_storage",
     "hook_open",
     "in_backward",
+    "is_leaf",
     "is_shared_storage",
     "is_shell",
     "local_tensor",

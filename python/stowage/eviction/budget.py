@@ -24,7 +24,7 @@ import torch
 
 from stowage import _runtime, compiled_regions
 from stowage._torch import collector, optimizer_steps
-from stowage._torch.private import address, generated_code
+from stowage._torch.private import address, generated_code, is_leaf
 from stowage.errors import PACKAGE_FOLDER, Error
 from stowage.eviction.out_of_memory import OutOfMemory
 from stowage.eviction.packing import SeenHooks
@@ -305,7 +305,7 @@ def _first_line(error: BaseException) -> str:
 def existing_tensors() -> list[torch.Tensor]:
     """All of the program's, and what their gradients are."""
     found = _runtime.of_types(collector.get_objects(), (torch.Tensor, torch.nn.Parameter))
-    return found + [t.grad for t in found if t.grad_fn is None and t.grad is not None]
+    return found + [t.grad for t in found if is_leaf(t) and t.grad is not None]
 
 
 class _Telling:

@@ -17,7 +17,7 @@ from stowage._core import buffer_digest
 from stowage._torch.fakes import is_fake
 from stowage._torch.function_modes import within_function_mode
 from stowage._torch.own_operators import declares_form
-from stowage._torch.private import address, addresses, generated_code, local_tensor, storage_address
+from stowage._torch.private import address, addresses, generated_code, is_leaf, local_tensor, storage_address
 from stowage._torch.settings import within_autocast
 from stowage._torch.subclasses import heard
 from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
@@ -372,7 +372,7 @@ def _gradients_of_leaves(world: World) -> list[tuple[torch.Tensor, torch.Tensor]
     """Of tensors that require grad, and are in no module and no optimizer: with their .grad, which the program may replace."""
     if world.distributed:
         return []
-    leaves = {id(t): t for _, t in world.tensors if t.requires_grad and t.is_leaf}
+    leaves = {id(t): t for _, t in world.tensors if t.requires_grad and is_leaf(t)}
     for p in world.model_parameters():
         leaves.pop(id(p), None)
     return [(t, t.grad) for t in leaves.values() if t.grad is not None]

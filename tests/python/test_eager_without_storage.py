@@ -48,6 +48,15 @@ def _freed():
     return x
 
 
+def _old_view():
+    """PyTorch raises where it is asked for its node."""
+    base = torch.ones(4, 8, requires_grad=True) * 2
+    with torch.no_grad():
+        view = base[:2]
+    base.mul_(2)
+    return view
+
+
 def _nested(layout):
     return lambda: torch.nested.nested_tensor([torch.randn(5, 8), torch.randn(3, 8)], layout=layout)
 
@@ -68,6 +77,7 @@ KINDS = {
     "fake": _fake,
     "dual": _dual,
     "freed": _freed,
+    "old view": _old_view,
 }
 
 
