@@ -213,10 +213,13 @@ def _reads(code: types.CodeType) -> Reads:
     return _reads_of_user(code, generates)
 
 
-def _reads_all(code: types.CodeType) -> bool:
+def _of_python(code: types.CodeType) -> bool:
     of_packages = any(f"{os.sep}{name}{os.sep}" in code.co_filename for name in PACKAGES)
-    of_python = code.co_filename.startswith(STANDARD_FOLDERS) and not of_packages
-    if not of_python and not code.co_filename.startswith(_TORCH_FOLDER):
+    return code.co_filename.startswith(STANDARD_FOLDERS) and not of_packages
+
+
+def _reads_all(code: types.CodeType) -> bool:
+    if not _of_python(code) and not code.co_filename.startswith(_TORCH_FOLDER):
         return False
     if _copies(code) or code.co_name in _OF_COPIERS.get(os.path.basename(code.co_filename), ()):
         return False
@@ -225,9 +228,7 @@ def _reads_all(code: types.CodeType) -> bool:
 
 
 def _copies(code: types.CodeType) -> bool:
-    of_packages = any(f"{os.sep}{name}{os.sep}" in code.co_filename for name in PACKAGES)
-    of_python = code.co_filename.startswith(STANDARD_FOLDERS) and not of_packages
-    return of_python and code.co_name in _COPIERS.get(os.path.basename(code.co_filename), ())
+    return _of_python(code) and code.co_name in _COPIERS.get(os.path.basename(code.co_filename), ())
 
 
 def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
