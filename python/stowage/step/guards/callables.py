@@ -40,6 +40,8 @@ _READ_ANY = (
     "__reduce_ex__",
     "__dir__",
 )
+# ... of any object, without asking it
+_PAST_OBJECTS = ("__getattribute__", "__setattr__", "__delattr__", "__reduce_ex__")
 
 
 def enter_method(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
@@ -144,7 +146,8 @@ def enter_getter(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> 
 def _may_read_any(graph: Graph, method: Any, trusted: bool, but: tuple[str, ...] = _FORMATS) -> None:
     """``but``: of these the names are known."""
     if not trusted and method.__name__ in _READ_ANY and method.__name__ not in but:
-        graph.reads_unnamed()
+        past_it = method.__name__ in _PAST_OBJECTS and getattr(method, "__objclass__", object) in (object, type)
+        graph.reads_unnamed(bypasses=past_it)
 
 
 def _reads(graph: Graph, names: set[str]) -> None:

@@ -43,6 +43,7 @@ class Ran:
         self.own_names: set[str] = set()  # of those, that the user's own code reads
         self.group_keys: set[str] = set()  # of parameter groups, that code which ran reads; may hold ANY
         self.dynamic = False  # some of it reads attributes by names that code does not show
+        self.bypasses = False  # and some of that without asking the objects (computed_names.py)
         self.compares = False  # some of the user's compares objects, or makes texts of them
         self.catches = False  # code that ran has handlers of exceptions
         self.leaves_blocks = False  # of that code, some has handlers for what is in the ``with`` that it belongs to
@@ -52,6 +53,7 @@ class Ran:
         self.codes.add(code)
         self.group_keys |= read.group_keys
         self.dynamic |= read.dynamic
+        self.bypasses |= read.bypasses
         self.compares |= read.compares
         self.catches |= read.catches
         self.leaves_blocks |= read.catches and (read.generates or code.co_name in EXITS)
@@ -65,7 +67,7 @@ class Ran:
         if type(condition) is types.CodeType:
             return condition in self.codes
         if type(condition) is GroupKey:
-            return condition in self.group_keys or ANY in self.group_keys or self.dynamic
+            return condition in self.group_keys or ANY in self.group_keys or (self.dynamic and self.bypasses)
         if type(condition) is Own:
             return not condition.isdisjoint(self.own_names)
         return all_names or condition in self.names

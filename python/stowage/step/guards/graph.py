@@ -53,6 +53,7 @@ _READERS = frozenset(
         ),
     )
 )
+_ASKERS = frozenset(map(id, (getattr, hasattr, setattr, delattr, vars, dir)))  # they ask the object itself
 
 
 class Graph:
@@ -73,6 +74,9 @@ class Graph:
         self.standard: set[int] = set()  # objects of libraries whose state is known; not torch's that the user holds
         self.namespaces: set[int] = set()  # of types.SimpleNamespace: C compares and shows all their attributes
         self.whole: set[int] = set()  # objects whose attributes are read by names that code does not show
+        # Of those that tell what they are asked for (computed_names.py): asked for nothing by such code; ids of the others
+        self.unasked: set[int] = set()
+        self.asked: set[int] = set()
         self.of_libraries: set[int] = set()  # met as a part of a library, which may change it by itself
         self.referred: dict[int, str] = {}  # id of an object -> a weak reference to it
         # Growing
@@ -178,8 +182,10 @@ class Graph:
         self.look_up(names)
         self.ran.names |= names
 
-    def reads_unnamed(self) -> None:
-        """Code that runs does not show the names of what it reads, or C reads it that the user holds."""
+    def reads_unnamed(self, bypasses: bool = True) -> None:
+        """Code that runs does not show the names of what it reads, or C reads it that the user holds. ``bypasses``: it need not ask
+        the objects."""
+        self.ran.bypasses |= bypasses
         if not self.ran.dynamic:
             self._read_any_attributes()
             self.ran.dynamic = True
@@ -215,6 +221,16 @@ class Graph:
                         if parent == i:
                             self.reach(parent, name, inner, path, trusted)
 
+    def tells_questions(self, i: int) -> None:
+        """The object tells what it is asked for."""
+        if id(self.objects[i]) not in self.asked:
+            self.unasked.add(i)
+
+    def is_asked(self, value: Any) -> None:
+        """For an attribute, by a name that code does not show."""
+        self.asked.add(id(value))
+        self.unasked.discard(self.index.get(id(value), -1))
+
     def tell(self, reason: str) -> None:
         """A reason why the guard is blind."""
         if reason and reason not in self.told:
@@ -223,7 +239,7 @@ class Graph:
     def all_names(self, i: int) -> bool:
         return (
             i in self.whole
-            or (self.ran.dynamic and i not in self.standard)
+            or (self.ran.dynamic and i not in self.standard and (i not in self.unasked or self.ran.bypasses))
             or (self.ran.compares and i in self.namespaces)
         )
 
@@ -231,7 +247,7 @@ class Graph:
         while self.queue:
             parent, condition, value, path, trusted = self.queue.popleft()
             if not trusted and id(value) in _READERS:
-                self.reads_unnamed()
+                self.reads_unnamed(bypasses=id(value) not in _ASKERS)
             key = id(value)
             index = self.index.get(key)
             if index is None:

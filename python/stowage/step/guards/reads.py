@@ -46,15 +46,16 @@ _WHOLE = {
     "__dict__",
     "attrgetter",
     "methodcaller",
-    "asdict",
-    "astuple",
     "eval",
     "exec",
     "globals",
+    "getattr_static",
     "__getattribute__",
     "__getstate__",
     "__reduce_ex__",
 }
+_ASKED = {"vars", "dir", "__dict__"}  # of these, what the object itself is asked for by
+_COPIERS_BY_NAME = {"asdict", "astuple"}
 # Methods that set what they are told by name, and where among the arguments, bound or not, the name stands.
 _SETTERS = {"__setattr__": -2, "__delattr__": -1}
 # What functions and frames keep of themselves: it is not compared where it is asked for as a value.
@@ -148,6 +149,8 @@ class Reads:
     catches_kernels: bool = False  # exceptions that kernels of PyTorch's raise because of what tensors hold
     evaluates: bool = False  # texts, by Python's own eval()
     copies: bool = False  # its first argument, of which it reads all
+    names_copiers: bool = False  # calls such code
+    bypasses: bool = False  # dynamic, and not by asking the object
 
 
 _NOTHING = Reads(frozenset(), frozenset(), frozenset(), False, True, False)
@@ -209,6 +212,7 @@ def _reads(code: types.CodeType) -> Reads:
             catches_kernels=_catches_kernels(code, names),
             evaluates="eval" in names,
             copies=_copies(code),
+            bypasses=_reads_all(code),
         )
     return _reads_of_user(code, generates)
 
@@ -269,6 +273,11 @@ def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
         group_keys(code),
         _catches_kernels(code, found_globals | attributes),
         evaluates,
+        names_copiers=bool(_COPIERS_BY_NAME & (found_globals | attributes)),
+        bypasses=bool((whole - _ASKED) & (found_globals | attributes))
+        or not _SETTERS.keys().isdisjoint(found_globals | attributes | constants)
+        or "__dict__" in constants
+        or _pattern_not_constant(instructions),
     )
 
 

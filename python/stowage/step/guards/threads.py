@@ -220,7 +220,7 @@ class _Search:
     def _code(self, code: types.CodeType, names: dict) -> None:
         read = reads(code)
         self._read(read.attributes)
-        if read.dynamic and not read.library:
+        if (read.dynamic or read.names_copiers) and not read.library:
             self._any_name = True
             self._read(list(self._waiting))
         if is_library(code):

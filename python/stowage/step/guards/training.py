@@ -125,6 +125,7 @@ def enter_optimizer(graph: Graph, i: int, value: Optimizer, path: str, trusted: 
     parameters they have in any case, as zero_grad() goes through them; its state where code reads an attribute of that
     name. Tensors deep in its state are found, whoever reads them."""
     graph.found.optimizers.append(value)
+    graph.tells_questions(i)
     attributes(graph, i, value, path, False, quiet=True, skip=("param_groups", "state"))
     graph.add(i, graph.guard.list(value.param_groups, f"'{path}.param_groups'"))
     for at, group in enumerate(value.param_groups):
@@ -173,6 +174,7 @@ def _bare(value: Any) -> bool:
 
 def enter_scheduler(graph: Graph, i: int, value: LRScheduler, path: str, trusted: bool) -> None:
     graph.found.schedulers.append(value)
+    graph.tells_questions(i)
     attributes(graph, i, value, path, False, quiet=True)
 
 

@@ -17,7 +17,8 @@ count.
       containers.py lists, dicts, sets           objects.py      instances and classes: attributes, slots
       memory.py     arrays, objects of C         training.py     tensors, modules, optimizers
       standard.py   what of Python's library and NumPy has a way of its own; their settings: settings.py
-    reads.py      which names code reads         blind.py        what no guard can see
+    reads.py      which names code reads         computed_names.py   what is asked by names that no code shows
+    blind.py      what no guard can see
 
 O(objects and edges)."""
 
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.optim.optimizer import Optimizer
 
 from stowage._core import buffer_digest
 from stowage._torch.private import global_hooks
@@ -49,6 +51,7 @@ from stowage.step.guards.edges import Weak
 from stowage.step.guards.found import Found
 from stowage.step.guards.given import ByContent
 from stowage.step.guards.graph import MOST_OBJECTS, Graph
+from stowage.step.guards.group_keys import ANY
 from stowage.step.guards.kinds import how_to_enter
 from stowage.step.guards.memory import memory
 from stowage.step.guards.reads import is_library, reads
@@ -129,7 +132,7 @@ class Walk:
         calls is to be told: copies()."""
         read = reads(code)
         if read.dynamic:
-            self.graph.reads_unnamed()
+            self.graph.reads_unnamed(read.bypasses)
         self.ran.add(code, read)
         for name in sorted(read.internals):
             where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
@@ -160,11 +163,20 @@ class Walk:
         self.graph.reads_all_of(given[code.co_varnames[0]])
         self.graph.grow()
 
+    def asks(self, held: Any) -> None:
+        """A scheduler, or an optimizer."""
+        self.graph.is_asked(held)
+        if isinstance(held, Optimizer):
+            self.ran.group_keys.add(ANY)
+
     def take_for_run(self) -> None:
         """Where what runs is not noted: functions of the user's count as run, as far as they are reached."""
         functions = self.graph.functions
+        self.ran.bypasses = True  # nobody listens to what schedulers are asked, either
         while reached := [code for code in functions if code not in self.ran.codes and not is_library(code)]:
             for code in reached:
+                if reads(code).names_copiers:
+                    self.graph.reads_unnamed()
                 self.note(code, None, self.graph.objects[functions[code][0]].__globals__)
 
     def arrays_met(self, counts: Callable[[int], bool] = lambda i: True) -> list[tuple[str, Any, bool]]:

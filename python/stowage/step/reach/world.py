@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stowage._core import Guard, Notes, without_collections
+from stowage.step.guards.computed_names import Listener
 from stowage.step.guards.found import Fading, Found
 from stowage.step.guards.reads import reads
 from stowage.step.guards.scalars import SCALARS
@@ -121,25 +122,36 @@ class World:
     # ---- what runs
 
     @contextlib.contextmanager
-    def noting(self, ops: Callable[[], int] = lambda: 0):
+    def noting(self, ops: Callable[[], int] = lambda: 0, compiles: bool = False):
         """While the step runs on this thread, once: notes the Python functions that run. ops(): how many operators have; -1: one
-        does."""
+        does. compiles: torch.compile may trace what runs, and would see that schedulers and optimizers are listened to."""
         walk = self._walk
         if walk is None:
             raise RuntimeError("this world is settled")
         walk.ops = ops
         self.notes = Notes(walk.note, walk.copies, walk.matters, walk.called, walk.returned)
-        self.notes.start()
+        questions = Listener(walk.asks)
         try:
+            if compiles:
+                walk.ran.bypasses = True
+            else:
+                questions.comes()
+            self.notes.start()
             yield
         finally:
             try:
-                if not self.notes.stop():
-                    walk.tell("the step sets a profile function of its own (sys.setprofile, torch.profiler)")
-            except Exception as error:  # of the walk, not of the step
-                walk.tell(f"an object that the step reaches cannot be looked into ({type(error).__name__}: {error})")
-            self.notes = None
-            walk.noted = True
+                questions.leaves()
+            finally:
+                self._notes_end(walk)
+
+    def _notes_end(self, walk: Walk) -> None:
+        try:
+            if self.notes is not None and not self.notes.stop():
+                walk.tell("the step sets a profile function of its own (sys.setprofile, torch.profiler)")
+        except Exception as error:  # of the walk, not of the step
+            walk.tell(f"an object that the step reaches cannot be looked into ({type(error).__name__}: {error})")
+        self.notes = None
+        walk.noted = True
 
     def take_for_run(self) -> set[str]:
         """In the place of noting(): what runs cannot be noted, and may be all that is reached. The names of attributes

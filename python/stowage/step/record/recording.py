@@ -182,7 +182,9 @@ def _watched(
 
     def noted() -> Any:
         recorder.start()
-        with session.world.noting(lambda: -1 if _runtime.inside_operator() else recorder.ops):
+        with session.world.noting(
+            lambda: -1 if _runtime.inside_operator() else recorder.ops, compiled_regions.in_use()
+        ):
             return call()
 
     def compiled() -> Any:
