@@ -9,7 +9,6 @@ O(1) a question."""
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import types
@@ -35,10 +34,9 @@ class Listener:
     it sets so, without showing the name. PyTorch's own optimizers and schedulers are no such code."""
 
     def __init__(self, tell: Tell):
+        self._tell: Tell | None = tell
         self._stand_ins = [
-            StandIn(owner, name, functools.partial(_telling, tell))
-            for owner in (LRScheduler, Optimizer)
-            for name in _QUESTIONS
+            StandIn(owner, name, self._telling) for owner in (LRScheduler, Optimizer) for name in _QUESTIONS
         ]
 
     def comes(self) -> None:
@@ -48,21 +46,21 @@ class Listener:
     def leaves(self) -> None:
         for each in self._stand_ins:
             each.leaves()
+        self._tell = None  # what has been reached may hold the stand-ins, and would be a part of cycles
 
+    def _telling(self, function: Callable) -> Callable:
+        def asked(held: Any, name: str, *value: Any) -> Any:
+            frame: types.FrameType | None = sys._getframe(1)
+            while frame is not None and frame.f_globals is globals():  # of another recording
+                frame = frame.f_back
+            code, tell = frame.f_code if frame is not None else None, self._tell
+            if code is not None and tell is not None and not (is_own(code) or code.co_filename.startswith(_OF_TORCH)):
+                shown = name in reads(code).attributes
+                if name in _ALL or (not shown and (value or name in object.__getattribute__(held, "__dict__"))):
+                    tell(held)
+            return function(held, name, *value)
 
-def _telling(tell: Tell, function: Callable) -> Callable:
-    def asked(held: Any, name: str, *value: Any) -> Any:
-        frame: types.FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code is asked.__code__:  # of another recording
-            frame = frame.f_back
-        code = frame.f_code if frame is not None else None
-        if code is not None and not (is_own(code) or code.co_filename.startswith(_OF_TORCH)):
-            shown = name in reads(code).attributes
-            if name in _ALL or (not shown and (value or name in object.__getattribute__(held, "__dict__"))):
-                tell(held)
-        return function(held, name, *value)
-
-    return asked
+        return asked
 
 
 __all__ = ["Listener"]

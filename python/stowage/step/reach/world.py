@@ -200,6 +200,10 @@ class World:
         self.arrays, self.catches, self._leaves_blocks = walk.arrays, walk.ran.catches, walk.ran.leaves_blocks
         return self.changes
 
+    def drop(self) -> None:
+        """No recording comes of it: what was reached is let go, or it would be a part of cycles."""
+        self._walk = None
+
     def catches_from(self, around: Iterable[types.CodeType | None]) -> bool:
         """May its Python catch what is raised where these codes run, one within the other? With None among them, that may be
         anything, else what kernels of PyTorch's raise."""

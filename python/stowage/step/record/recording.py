@@ -125,6 +125,7 @@ def record(
     hidden = LIBRARY_FOLDERS + generated_code()
     around: set[types.CodeType | None] = set()
     recorder = _runtime.Recorder(fake, hidden, world.distributed, around, _watched.__code__, declares_form)
+    recording: Recording | None = None
     try:
         recording = _record(
             recorder,
@@ -149,6 +150,8 @@ def record(
         recorder.close()
         if world.notes is not None:
             world.notes.stop()
+        if recording is None or recording.tape is None:
+            world.drop()
 
 
 class _Undo:
@@ -290,6 +293,7 @@ def _record(
         _runtime.uninterrupted(undo.now, error, undo.thread)
         raise
     finally:
+        undo.error = None  # whose traceback holds it
         _runtime.uninterrupted(session.unwatch)
     host_reads.finish()
     recording = Recording(result, world, events=session.events, inputs=inputs, nodes=nodes, node_hooks=node_hooks)

@@ -390,6 +390,7 @@ class Replay:
             _runtime.uninterrupted(undo.now, error, undo.thread)
             raise
         finally:
+            undo.error = None  # whose traceback holds it
             self._unbind(others)
 
     def _unbind(self, others: Sequence[Replay]) -> None:
@@ -410,6 +411,7 @@ class Replay:
             _runtime.uninterrupted(undo.now, error, undo.thread)
             raise
         finally:
+            undo.error = None
             self._unbind(())
 
     # ---- With the user's own Python
