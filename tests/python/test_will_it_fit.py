@@ -22,6 +22,7 @@ from stowage import _runtime
 from stowage.step.fit import kernel_bytes
 from stowage.step.fit.fit import without_scratch
 from stowage.step.fit.prediction import eager_bytes, largest_within
+from stowage.step.fit.size_search import largest_size
 
 
 def perceptron(batch_size=8, width=256):
@@ -253,6 +254,22 @@ def test_a_search_finds_the_last_that_fits():
         found = largest_within(lambda size: asked.append(size) or needs[size - 1], limit, start, len(needs))
         assert found == (sum(n <= limit for n in needs) or None)
         assert len(asked) == len(set(asked)) <= 40
+
+
+def test_a_search_that_is_misled_finds_it_too():
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    draw = random.Random(seed)
+    for _ in range(300):
+        least, most = draw.randrange(1, 9), draw.choice((9, 100, 1 << 20))
+        answer, start = draw.randrange(least - 1, most + 1), draw.randrange(least, most + 1)
+        told = draw.choice(
+            (lambda size: None, lambda size: draw.randrange(1000), lambda size: draw.choice((None, 7, size)))
+        )
+        asked = []
+        found = largest_size(lambda size: asked.append(size) or size <= answer, told, 500, least, start, most)
+        assert found == (answer if answer >= least else None)
+        assert len(asked) == len(set(asked)) <= 170
 
 
 def test_length_is_a_size_too():

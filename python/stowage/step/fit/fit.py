@@ -1,8 +1,7 @@
 """stowage.max_batch, max_length: the largest batch, or the longest sequence, whose step a byte limit holds, found without
 making the model.
 
-    size      1   2   4   8   16   32        doubling, until one does not fit
-                              |20|24|28      then bisection between the last that did and the first that did not
+    size      1   2       22   29 30 31      on a line through what the sizes before need (size_search.py): 30 fits, 31 does not
 
 A size fits when its planned step does, and the eager calls that come before it: a compiled step runs eagerly to be
 recorded and to be compared, within the same limit. There everything may leave but what one op touches, what no op has
@@ -16,13 +15,14 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from stowage.errors import Error, Infeasible, say
 from stowage.planning import Graph, Plan, infeasible, plan
 from stowage.report.progress import shown
 from stowage.sizes import in_words, parse_bytes
 from stowage.step.fit.made_step import MakeStep
+from stowage.step.fit.size_search import largest_size
 from stowage.step.fit.sized_step import SizedSteps
 
 _MOST = {"batch": 1 << 20, "length": 1 << 24}
@@ -197,23 +197,24 @@ def _largest(
     start, most, unit = sizes
     _check_sizes(start, most, unit)
     search = _Search(axis, make_step, budget_bytes, max_slowdown, link_gbps, time_limit)
-    low, high = -(-start // unit), most // unit
-    try:
-        fits = search.fits(low * unit)
-    except Exception as error:
-        if not isinstance(error, Error):  # of the step's own, which may need more (batch norm)
-            say(error, f"stowage: with {axis} {low * unit}, the first that max_{axis}() tries; start= names another")
-        raise
-    if not fits:
-        search.raise_too_small(low * unit)
-    above = high + 1  # does not fit, or is not allowed
-    while low < above - 1:
-        middle = min(2 * low, high) if above > high else (low + above) // 2
-        if search.fits(middle * unit):
-            low = middle
-        else:
-            above = middle
-    return search.result(low * unit)
+    least = -(-start // unit)
+
+    def fits(units: int) -> bool:
+        try:
+            return search.fits(units * unit)
+        except Exception as error:
+            if units == least and not isinstance(error, Error):  # of the step's own, which may need more (batch norm)
+                first = f"stowage: with {axis} {units * unit}, the first that max_{axis}() tries"
+                say(error, f"{first}; start= names another")
+            raise
+
+    def need(units: int) -> int | None:
+        return search.need(units * unit)
+
+    found = largest_size(fits, need, budget_bytes, least, least, most // unit)
+    if found is None:
+        search.raise_too_small(least * unit)
+    return search.result(found * unit)
 
 
 def _check_sizes(start: int, most: int, multiple_of: int) -> None:
@@ -298,7 +299,23 @@ class _Search:
             self._reasons[size] = reason
         return fits
 
-    def raise_too_small(self, size: int) -> None:
+    def need(self, size: int) -> int | None:
+        """The least limit that is known to do for it; None where that does not tell whether it fits."""
+        if self._max_slowdown is not None:
+            return None
+        trial = self._tried[size]
+        if not trial.fits:
+            return max(trial.smallest_bytes, trial.eager_bytes) if trial.smallest_bytes is not None else None
+        assert self._best is not None
+        try:
+            plan(self._best[1], 1, link_gbps=self._link_gbps, time_limit=self._time_limit)
+        except Infeasible as error:
+            return max(_with_scratch(error.smallest_bytes), trial.eager_bytes)
+        except Error:
+            pass
+        return None
+
+    def raise_too_small(self, size: int) -> NoReturn:
         reason, what = self._reasons.get(size), f"{self._axis} {size}"
         if reason is None:
             slowdown = self._tried[size].slowdown

@@ -8,13 +8,13 @@
     ─────────────┼───────────────┼─────────────┼───────────┼──────▶ bytes of the device
      does not fit│    unknown    │with a budget│with a plan│ fits
 
-The largest batch and length are searched on the same numbers: on a line through the last two sizes, between the largest
-that did fit and the smallest that did not."""
+The largest batch and length are searched on the same numbers (size_search.py)."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +25,7 @@ from stowage.report.progress import shown
 from stowage.sizes import parse_bytes
 from stowage.step.fit.fit import least_eager_bytes, without_scratch
 from stowage.step.fit.made_step import MakeStep
+from stowage.step.fit.size_search import largest_size
 from stowage.step.fit.sized_step import SizedStep, SizedSteps
 
 FITS, WITH_PLAN, WITH_BUDGET = "fits", "fits with a plan", "fits with a budget"
@@ -264,29 +265,8 @@ class _Asked:
 
 def largest_within(need: Callable[[int], int], limit: int, start: int, most: int) -> int | None:
     """The largest size with need(size) <= limit, where need() grows. None: not even 1."""
-    known: dict[int, int] = {}
-    low, high, guess, turns = 0, most + 1, min(start, most), 0
-    while high - low > 1:
-        known[guess] = need(guess)
-        if known[guess] <= limit:
-            low = guess
-        else:
-            high = guess
-        turns += 1
-        guess = _next(known, limit, low, high, turns)
-    return low or None
-
-
-def _next(known: dict[int, int], limit: int, low: int, high: int, turns: int) -> int:
-    near = sorted(known, key=lambda size: abs(known[size] - limit))[:2]
-    if len(near) == 2 and known[near[0]] != known[near[1]] and turns % 4:
-        a, b = near
-        guess = a + (limit - known[a]) * (b - a) // (known[b] - known[a])
-        guess = min(guess, 16 * low if low else guess)
-    else:
-        guess = (low + high) // 2 if high <= 8 * max(low, 1) else 2 * low
-        guess = guess if low else high // 2
-    return min(max(guess, low + 1), high - 1)
+    need = functools.cache(need)
+    return largest_size(lambda size: need(size) <= limit, need, limit, 1, start, most)
 
 
 # ---- what the peak consists of
