@@ -22,7 +22,7 @@ import torch
 
 from stowage import _runtime
 from stowage._torch.private import flatten
-from stowage.step.record.eager_trace import TensorForm, Trace, TracedOp
+from stowage.step.record.eager_trace import TensorForm, Trace, TracedOp, forms_in
 
 LARGEST_PROBE_BYTES = 96 << 20
 _PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::dot", "aten::linear"}
@@ -61,7 +61,7 @@ class KernelBytes:
             if not _may_allocate(op):
                 continue
             takes = _replace(op.takes, real)
-            if any(form.shape == (0,) for form in flatten(takes)[0] if isinstance(form, TensorForm)):
+            if any(form.shape == (0,) for form in forms_in(takes)):
                 continue  # a workspace whose size is not known: the kernel would read beyond it
             if _footprint(takes) > LARGEST_PROBE_BYTES:
                 inside = smaller.inside(self, number, op) if smaller is not None else None
@@ -134,7 +134,7 @@ def _may_allocate(op: TracedOp) -> bool:
 
 
 def _footprint(takes: tuple[Any, ...]) -> int:
-    return sum({f.storage: f.storage_bytes for f in flatten(takes)[0] if isinstance(f, TensorForm)}.values())
+    return sum({f.storage: f.storage_bytes for f in forms_in(takes)}.values())
 
 
 def _anonymous(value: Any) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from stowage._torch.fakes import DATA_DEPENDENT
-from stowage._torch.private import TorchDispatchMode, flatten, in_backward
+from stowage._torch.private import TorchDispatchMode, in_backward
 from stowage.step.record.recording import LIBRARY_FOLDERS
 
 _LIBRARIES = tuple(LIBRARY_FOLDERS)
@@ -76,7 +76,21 @@ class TracedOp:
         return schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
 
     def forms(self) -> list[TensorForm]:
-        return [leaf for leaf in flatten(self.takes)[0] if isinstance(leaf, TensorForm)]
+        return forms_in(self.takes)
+
+
+def forms_in(takes: tuple[Any, ...]) -> list[TensorForm]:
+    """Those among the arguments of an op (TracedOp.takes), in order."""
+    return [leaf for leaf in _leaves(takes) if isinstance(leaf, TensorForm)]
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Operators take and give tensors, numbers, and lists of these."""
+    if isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _leaves(inner)
+    else:
+        yield value
 
 
 @dataclass(frozen=True)
@@ -125,7 +139,7 @@ class Trace(TorchDispatchMode):
                 raise
             self.guessed.setdefault(op.line)
             return 1.0
-        for leaf in flatten(result)[0]:
+        for leaf in _leaves(result):
             if isinstance(leaf, torch.Tensor):
                 known = len(self.storages)
                 form = self._form(leaf, number, op.line, backward)
