@@ -85,4 +85,36 @@ def test_data_decide_how_often(name):
     expected, _ = run(LBFGS[name], False, 14)
     got, step = run(LBFGS[name], True, 14)
     assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
-    assert step.stats()["planned_steps"] > 0 or "optimizer.step() with a closure" in step.refusal
+    assert step.stats()["planned_steps"] > 0 or "optimizer.step(stowage.compile(closure))" in step.refusal
+
+
+def _by_closure(make, compiled, budget=None):
+    """A loss with a gradient in it, on all data, as networks are trained that solve equations."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer = make(model.parameters())
+    points = torch.rand(64, 2, requires_grad=True)
+
+    def closure():
+        optimizer.zero_grad()
+        found = model(points)
+        slopes = torch.autograd.grad(found.sum(), points, create_graph=True)[0]
+        loss = (slopes.square().sum(1) - 1).square().mean() + found[:8].square().mean()
+        loss.backward()
+        return loss
+
+    step = stowage.compile(closure, budget=budget) if compiled else closure
+    seen = []
+    for _ in range(8):
+        seen.append(optimizer.step(step).detach().clone())
+        seen += [p.detach().clone() for p in model.parameters()]
+    return seen, step
+
+
+@pytest.mark.parametrize("budget", [None, "64MiB"])
+@pytest.mark.parametrize("name", LBFGS)
+def test_the_closure_alone_is_planned(name, budget):
+    expected, _ = _by_closure(LBFGS[name], False)
+    got, step = _by_closure(LBFGS[name], True, budget)
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    assert step.stats()["eager_steps"] <= 3 and step.stats()["planned_steps"] > 15, step.refusal

@@ -503,7 +503,8 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             return self._eager(entry, args, kwargs, inputs)
         if entry.calls_closure and not entry.served and len(entry.recordings) >= _MAX_OF_CLOSURE:
             what = "optimizer.step() with a closure, which does something else in each call"
-            return self._refused(entry, f"{what}: {entry.wanted_because}", args, kwargs, inputs)
+            advice = "a closure that is made once can be planned itself: optimizer.step(stowage.compile(closure))"
+            return self._refused(entry, f"{what}: {entry.wanted_because}; {advice}", args, kwargs, inputs)
         world = self._world(entry)
         anew = entry.finds_anew(world)
         if self._budget is not None:
