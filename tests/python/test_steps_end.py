@@ -148,7 +148,7 @@ def _run(
             batch = batch.abs() + 5e3
         try:
             step(batch)
-        except (ValueError, RuntimeError, IndexError, KeyboardInterrupt, MemoryError):
+        except (ValueError, RuntimeError, IndexError, KeyboardInterrupt, MemoryError, stowage.Error):
             assert batch.shape[1] == 7 or batch[0, 0] > 1e3 or make in (_Failing, _Interrupted) or "budget" in options
     ends(step)
     if report is not None:
