@@ -8,8 +8,11 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from typing import TypeVar
 
 from stowage._core import Error, InvalidGraph, InvalidPlan
+
+_E = TypeVar("_E", bound="BaseException | None")
 
 
 class Infeasible(Error):
@@ -77,11 +80,13 @@ BEFORE = "stowage: nothing of this step has happened: model, optimizer and gener
 AFTER = "stowage: this step has been finished: model, optimizer and generator are as after it"
 
 
-def say(error: BaseException | None, note: str) -> None:
-    """Once. Python 3.10 keeps what is noted on an error, and does not print it."""
+def say(error: _E, note: str) -> _E:
+    """Notes it on the error, once, and returns that: in ``raise say(...)`` no frame holds what holds the frame. Python 3.10 keeps
+    what is noted on an error, and does not print it."""
     notes = getattr(error, "__notes__", ())
     if error is not None and note not in notes:
         error.__notes__ = [*notes, note]
+    return error
 
 
 __all__ = [

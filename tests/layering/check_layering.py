@@ -40,11 +40,12 @@ RUNTIME_MAY_INCLUDE = {
     "runtime/evict": {"runtime/torch", "runtime/memory", "base", "eager"},
 }
 
-SEES_A_STEP = {"_core", "_runtime", "_torch", "errors"}
+SEES_A_STEP = {"_core", "_runtime", "_torch", "by_class", "errors"}
 IN_A_STEP = {"step/guards", "step/reach", "step/signature", "step/record", "step/replay"}
 
 # What each room of the Python package may import, besides itself; a file that is in no room is one of its own.
 PYTHON_MAY_IMPORT = {
+    "by_class": set(),
     "errors": {"_core"},
     "sizes": {"_core"},
     "report": {"sizes", "_core", "errors"},
@@ -54,9 +55,9 @@ PYTHON_MAY_IMPORT = {
     "_runtime": {"_torch"},
     "compiled_regions": {"_runtime", "_torch"},  # of torch.compile
     "eviction": {"sizes", "_runtime", "_torch", "errors", "report", "compiled_regions"},
-    "step/guards": {"_core", "_torch", "errors"},
+    "step/guards": {"_core", "_torch", "by_class", "errors"},
     "step/reach": {"_core", "_runtime", "_torch", "errors", "step/guards"},  # what a step finds
-    "step/signature": {"_core", "_runtime", "_torch", "errors", "step/guards", "step/reach"},
+    "step/signature": {"_core", "_runtime", "_torch", "by_class", "errors", "step/guards", "step/reach"},
     "step/record": {*SEES_A_STEP, "compiled_regions", "report", "cache", "step/guards", "step/reach", "step/signature"},
     "step/replay": {
         *SEES_A_STEP,
@@ -86,7 +87,16 @@ PYTHON_MAY_IMPORT = {
     "integrations": {"sizes", "_runtime", "errors", "eviction", "step", "step/reach"},
     "hf": {"integrations"},
     "lightning": {"integrations"},
-    "run": {"sizes", "_runtime", "_torch", "errors", "report", "eviction", "doctor"},  # any script under a limit
+    "run": {
+        "sizes",
+        "_runtime",
+        "_torch",
+        "by_class",
+        "errors",
+        "report",
+        "eviction",
+        "doctor",
+    },  # any script under a limit
     "run/site": {"run"},  # what its Pythons begin with
     "doctor": {"sizes", "errors"},
     "verbs": {"sizes", "errors", "planning", "step/fit", "doctor", "sharding"},

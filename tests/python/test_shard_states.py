@@ -4,12 +4,13 @@ parameters by themselves, and steps that read numbers, or whose Python runs in e
 import pytest
 import ranks
 import shard_between
+import shard_ends
 import shard_held
 import shard_python
 import shard_reads
 import shard_writes
 
-CASES = ranks.cases_of(shard_writes, shard_between, shard_held, shard_reads, shard_python)
+CASES = ranks.cases_of(shard_writes, shard_between, shard_ends, shard_held, shard_reads, shard_python)
 
 
 @pytest.fixture(scope="module")

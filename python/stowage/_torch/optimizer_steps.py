@@ -77,9 +77,12 @@ _known: set[types.FunctionType] = set()
 
 
 def _is_known(function: types.FunctionType) -> bool:
-    code = inspect.unwrap(function).__code__
-    if not (is_of_torch(code) or is_of_python(code)):
-        return False
+    inner: Any = function
+    while inner is not None:  # what decorates it, and what that decorates
+        code = getattr(inner, "__code__", None)
+        if code is None or not (is_of_torch(code) or is_of_python(code)):
+            return False
+        inner = getattr(inner, "__wrapped__", None)
     _known.add(function)
     return True
 

@@ -133,7 +133,8 @@ class budget(_runtime.Block):
         self._may_make_room: Callable[[], Iterable[torch.Tensor]] = existing_tensors
         self._reads = Reads(self._runtime, self.device)
         self._hooks = SeenHooks()
-        self._after_step: list[Callable] = [lambda optimizer, *_: self._runtime.end_update(id(optimizer))]
+        runtime = self._runtime
+        self._after_step: list[Callable] = [lambda optimizer, *_: runtime.end_update(id(optimizer))]
         self._progress = progress
         self._while_it_watches = contextlib.ExitStack()
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from stowage.by_class import ByClass
 from stowage.doctor.moment import Holder
 
 _MOST = 50_000
@@ -186,9 +187,6 @@ def _storage(tensor: torch.Tensor) -> tuple[int, int]:
         return 0, 0
 
 
-_SAVED: dict[type, list[str]] = {}
-
-
 def _saved(nodes: list) -> Iterator[torch.Tensor]:
     """What the graphs above have kept for backward. What is freed, or packed by hooks that fail now, is not counted."""
     seen = set(nodes)
@@ -203,13 +201,14 @@ def _saved(nodes: list) -> Iterator[torch.Tensor]:
                 todo.append(after)
 
 
+@ByClass
+def _names_of_saved(cls: type) -> list[str]:
+    """Of a node of the graph: its attributes that hold what it has saved."""
+    return [name for name in dir(cls) if name.startswith("_saved_") or name == "saved_tensors"]
+
+
 def _saved_by(node: Any) -> Iterator[torch.Tensor]:
-    names = _SAVED.get(type(node))
-    if names is None:
-        names = [name for name in dir(node) if name.startswith("_saved_")]
-        names += [name for name in ("saved_tensors",) if hasattr(type(node), name)]
-        _SAVED[type(node)] = names
-    for name in names:
+    for name in _names_of_saved(type(node)):
         try:
             value = getattr(node, name)
         except Exception:

@@ -131,7 +131,10 @@ class Ranks:
                         box[2] = str(error), error.smallest_bytes, error.bound_bytes
         dist.broadcast_object_list(box, src=0, group=self._group)
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # whose traceback holds this frame
         if box[2] is not None:
             raise Infeasible(*box[2])
         if box[1]:

@@ -119,14 +119,13 @@ def _leaves(values: tuple) -> tuple:
 def _held(layer: _Layer, values: tuple) -> dict:
     inputs = _leaves(values)
     outside = layer.held | {storage_address(t) for t in [*inputs, layer.target]}
-    kept: dict[int, int] = {}
+    kept: dict[int, torch.UntypedStorage] = {}
 
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
+    def keep(tensor: torch.Tensor) -> None:  # its memory alone: a graph that holds its own result is there for ever
         if storage_address(tensor) not in outside:
-            kept[storage_address(tensor)] = storage_bytes(tensor)
-        return tensor
+            kept[storage_address(tensor)] = tensor.untyped_storage()
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(keep, _no_backward):
         outputs = layer(inputs)
     for output in outputs:
         if not isinstance(output, torch.Tensor):
@@ -135,8 +134,12 @@ def _held(layer: _Layer, values: tuple) -> dict:
     return {
         "parameter_bytes": layer.parameter_bytes + layer.buffer_bytes,
         "gradient_bytes": sum(p.nbytes for p in layer.parameters),
-        "saved_bytes": sum(kept.values()),
+        "saved_bytes": sum(storage.nbytes() for storage in kept.values()),
     }
+
+
+def _no_backward(nothing: None) -> torch.Tensor:
+    raise AssertionError("a run whose saved bytes are counted has no backward")
 
 
 def can_halve(chain: Chain, batch: tuple) -> bool:

@@ -314,14 +314,14 @@ class PlacedMode(TorchDispatchMode):
             return self._run_whole(func, args, kwargs)
         moved = Moved(func, args, kwargs, self._mesh, self)
         moved.bring(placed.inputs)
+        failed = False
         try:
             result = run_on_parts(func, moved, placed, self._mesh, self)
         except (NotImplementedError, RuntimeError, ValueError) as reason:
             if placed.works or self._ranks.must_end(reason):
                 raise
-            result = reason
+            result, failed = None, True
         if placed.works is None:
-            failed = isinstance(result, Exception)
             placed.works = not self._ranks.any(failed)
             if not placed.works:
                 return self._run_whole(func, args, kwargs)

@@ -52,6 +52,15 @@ def to_text(placements: Placements) -> str:
     return ",".join(f"S{p.dim}" if p.is_shard() else "R" if p.is_replicate() else "Psum" for p in placements)
 
 
+def settle_gradient(p: torch.nn.Parameter, mesh, placements) -> None:
+    """Backward is done with the gradient: it goes to its placement at once."""
+    grad = p.grad
+    assert grad is not None
+    if not isinstance(grad, DTensor):  # by way of a tensor of the step's own, which is whole
+        grad = whole(grad, mesh)
+    p.grad = compact(grad if grad.placements == placements else redistribute(grad, placements))
+
+
 class Part:
     def __init__(self, name: str, p: torch.nn.Parameter, at: StatePlacement, mesh):
         self.name = name
@@ -80,16 +89,6 @@ class Part:
     def shared(self) -> bool:
         """The optimizer works on the parameter's own memory."""
         return self.at.parameter == self.at.state
-
-    def settle(self) -> None:
-        """Backward is done with the gradient: it goes to its placement at once."""
-        grad = self.parameter.grad
-        assert grad is not None
-        if not isinstance(grad, DTensor):  # by way of a tensor of the step's own, which is whole
-            grad = whole(grad, self.mesh)
-        self.parameter.grad = compact(
-            grad if grad.placements == self.at.gradient else redistribute(grad, self.at.gradient)
-        )
 
     # ---- Around optimizer.step()
 

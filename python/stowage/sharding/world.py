@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -21,7 +22,7 @@ from stowage._torch.distributed import redistribute
 from stowage._torch.private import is_shell, local_tensor, shell_address, storage_address, storage_bytes
 from stowage.errors import Unsupported
 from stowage.sharding.optimizer import SplitOptimizer
-from stowage.sharding.parts import Part, Placements, StatePlacement, cut, to_text, whole
+from stowage.sharding.parts import Part, Placements, StatePlacement, cut, settle_gradient, to_text, whole
 from stowage.sharding.past_the_dispatcher import without_inference
 from stowage.sharding.stand_in import can_stand_in, hold_again, stand_in
 from stowage.step.reach.world import World
@@ -50,7 +51,7 @@ class ShardedState:
             replaced[id(p)] = part.parameter
             self._originals[id(part.parameter)] = p
             if p.requires_grad:
-                part.parameter.register_post_accumulate_grad_hook(self._settle_gradient)
+                part.parameter.register_post_accumulate_grad_hook(self._settling(part))
         _refuse_other_holders(world, replaced)
         with torch.no_grad():
             for path, module in world.modules:
@@ -98,9 +99,17 @@ class ShardedState:
         self._buffers[id(split)] = split, buffer, shell_address(split)
         return split
 
-    def _settle_gradient(self, p: torch.nn.Parameter) -> None:
-        with self._aside():
-            self._parts[id(p)].settle()
+    def _settling(self, part: Part) -> Callable[[torch.nn.Parameter], None]:
+        """A hook of its parameter. It holds nothing that holds the parameter: PyTorch shows no collector what hooks of this kind
+        hold, so that a cycle would stay for ever."""
+        mesh, placements, held = part.mesh, part.at.gradient, weakref.ref(self)
+
+        def settle(p: torch.nn.Parameter) -> None:
+            state = held()
+            with contextlib.nullcontext() if state is None else state._aside():
+                settle_gradient(p, mesh, placements)
+
+        return settle
 
     def _aside(self):
         return contextlib.nullcontext() if self.mode is None else self.mode.aside()

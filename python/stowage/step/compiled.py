@@ -125,9 +125,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         _runtime.require_allocator()
         with _runtime.Turn(self._gate) as turn:
             if self._warned:
-                error = self._warned.pop(0)
-                say(error, BEFORE)
-                raise error
+                raise say(self._warned.pop(0), BEFORE)
             if not _runtime.budget_active():
                 turn.ends(self._eager_calls)
                 with contextlib.suppress(_BlockBegan), warnings_wait(self._warned), unheard():

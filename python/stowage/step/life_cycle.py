@@ -164,9 +164,7 @@ class LifeCycle(abc.ABC):
         self._drop(entry, replay)
         self._refuse(entry, reason)
         if self._strict:
-            error = Error(entry.refusal)
-            say(error, AFTER)
-            raise error
+            raise say(Error(entry.refusal), AFTER)
 
     def _falls_back(self, replay: Replay, agrees: bool) -> bool:
         """Where a plan with other kernels than the recorded ones has not done what they do, the next has those
@@ -198,9 +196,7 @@ class LifeCycle(abc.ABC):
     def _require_budget_kept(entry: Any) -> None:
         """Raises what has been found when the plan was made."""
         if entry.over_budget is not None:
-            error = _anew(entry.over_budget)
-            say(error, BEFORE)
-            raise error
+            raise say(_anew(entry.over_budget), BEFORE)
 
     def _refuse_changing(self, entry: Any, what: str) -> None:
         """For good, or for a while where ``entry`` rests."""

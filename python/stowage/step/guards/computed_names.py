@@ -47,6 +47,7 @@ class Listener:
         for each in self._stand_ins:
             each.leaves()
         self._tell = None  # what has been reached may hold the stand-ins, and would be a part of cycles
+        self._stand_ins.clear()
 
     def _telling(self, function: Callable) -> Callable:
         def asked(held: Any, name: str, *value: Any) -> Any:

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stowage._core import python_class
+from stowage.by_class import ByClass
 from stowage.step.guards.blind import module_of, type_name
 from stowage.step.guards.callables import (
     CACHED,
@@ -132,16 +133,11 @@ _BY_BASE = (
 )
 
 
-_ENTER: dict[type, Any] = {}
-
-
+@ByClass
 def how_to_enter(cls: type) -> Callable[..., None]:
-    enter = _ENTER.get(cls)
-    if enter is None:
-        enter = _by_class(cls)
-        if enter is not enter_object and _is_user_s(cls) and not issubclass(cls, torch.Tensor):
-            enter = functools.partial(_enter_with_class, enter)
-        _ENTER[cls] = enter
+    enter = _by_class(cls)
+    if enter is not enter_object and _is_user_s(cls) and not issubclass(cls, torch.Tensor):
+        return functools.partial(_enter_with_class, enter)
     return enter
 
 

@@ -59,11 +59,8 @@ class Tally:
         if run.rescued_bytes:
             warn(f"{run.rescued_bytes} bytes could not be written to the host store; they waited in memory")
         if self._strict and (run.misses or run.escaped_blocks):
-            error = Error(
-                f"{run.misses} allocations were not as planned, {run.escaped_blocks} outlived the step (strict mode)"
-            )
-            say(error, AFTER)
-            raise error
+            what = f"{run.misses} allocations were not as planned, {run.escaped_blocks} outlived the step (strict mode)"
+            raise say(Error(what), AFTER)
 
     @property
     def eager_ns(self) -> int:

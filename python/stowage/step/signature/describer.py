@@ -15,6 +15,7 @@ import torch
 
 from stowage._core import class_dict, python_class, slot_offset
 from stowage._torch.private import has_storage
+from stowage.by_class import ByClass
 from stowage.errors import Unsupported
 from stowage.step.guards.blind import module_of
 from stowage.step.guards.given import ByContent
@@ -340,7 +341,7 @@ class Describer:
             return self._same(item)
 
 
-@functools.cache
+@ByClass
 def plain_object(cls: type) -> bool:
     """All that its objects hold are attributes in a dict."""
     return (
@@ -355,7 +356,7 @@ def plain_object(cls: type) -> bool:
     )
 
 
-@functools.cache
+@ByClass
 def is_library_class(cls: type) -> bool:
     """Whose private attributes are its own affair."""
     module = sys.modules.get(module_of(cls))

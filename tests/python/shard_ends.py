@@ -1,0 +1,91 @@
+"""A sharded step that nobody holds any more lets go of all that it has cut, at once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+
+import torch
+from shard_pair import columns_plan, zero_plan
+from torch import nn
+
+import stowage
+from stowage import _runtime
+
+
+class _Steps:
+    """A training; ``at_five`` happens in its fifth call."""
+
+    def __init__(self, model, at_five=lambda: None, logs=False):
+        self.model, self.at_five, self.logs, self.calls = model, at_five, logs, 0
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        self.seen: list[float] = []
+
+    def __call__(self, x, y):
+        self.calls += 1
+        self.optimizer.zero_grad()
+        if self.calls == 5:
+            self.at_five()
+        loss = (self.model(x) - y).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        if self.logs:
+            self.seen.append(float(loss))
+        return loss.detach()
+
+
+def _perceptron():
+    return nn.Sequential(nn.Linear(7, 64), nn.GELU(), nn.Linear(64, 5)).double()
+
+
+def _normed():
+    return nn.Sequential(nn.Linear(7, 64), nn.BatchNorm1d(64), nn.Linear(64, 5)).double()
+
+
+def _raise(error):
+    raise error("no")
+
+
+def _train(size, make, wide=7, calls=8, **options):
+    torch.manual_seed(0)
+    train = make()
+    step = stowage.shard(train, (size,), **options)
+    for call in range(calls):
+        x = torch.randn(8, wide if call == 5 else 7, dtype=torch.float64)
+        with contextlib.suppress(ValueError, RuntimeError, KeyboardInterrupt):
+            step(x, torch.randn(8, 5, dtype=torch.float64))
+
+
+def _leaves_nothing(size, make, **options):
+    _train(size, make, **options)  # what the first of its kind in a process leaves is the process's
+    gc.collect()
+    before = _runtime.live_bytes()
+    gc.disable()
+    try:
+        _train(size, make, **options)
+        assert _runtime.live_bytes() == before, f"{_runtime.live_bytes() - before} bytes are left"
+    finally:
+        gc.enable()
+
+
+def nothing_is_left_of_planned_calls(rank, size):
+    for plan in (None, zero_plan, columns_plan):
+        _leaves_nothing(size, lambda: _Steps(_perceptron()), plan=plan)
+    _leaves_nothing(size, lambda: _Steps(_normed()))
+    _leaves_nothing(size, lambda: _Steps(_perceptron()), budget="64MiB")
+
+
+def nothing_is_left_where_python_runs_in_every_call(rank, size):
+    _leaves_nothing(size, lambda: _Steps(_perceptron(), logs=True))
+
+
+def nothing_is_left_of_few_calls(rank, size):
+    for calls in (0, 1, 2):
+        _leaves_nothing(size, lambda: _Steps(_perceptron()), calls=calls)
+
+
+def nothing_is_left_after_errors(rank, size):
+    for error in (ValueError, KeyboardInterrupt):
+        _leaves_nothing(size, lambda error=error: _Steps(_perceptron(), functools.partial(_raise, error)))
+    _leaves_nothing(size, lambda: _Steps(_perceptron()), wide=6)
