@@ -1,5 +1,6 @@
 """A Trainer that is planned trains as one that is not: losses, gradient norms and parameters, bit for bit."""
 
+import gc
 import logging
 
 import pytest
@@ -8,6 +9,7 @@ from trainers import CASES, Padded, same, train, transformers
 
 import stowage
 import stowage.hf
+from stowage import _runtime
 from stowage.integrations import transformers as integration
 
 
@@ -80,9 +82,11 @@ def test_by_environment(tmp_path, monkeypatch):
     integration._plan_each_trainer()
     _, _, plan = train(tmp_path, False, how=of_environment, max_steps=6)
     assert plan.step._budget == 16 << 20 and plan.step.stats()["planned_steps"] > 0
-    _, _, plan = train(tmp_path, True, budget="32MiB", max_steps=6)  # what is planned by name is not planned twice
+    made = []  # what is planned by name is not planned twice
+    by_name = lambda trainer: made.append(of_environment(trainer)) or stowage.hf.plan(trainer, "32MiB")
+    _, _, plan = train(tmp_path, True, how=by_name, max_steps=6)
     assert plan.step._budget == 32 << 20 and plan.step.stats()["planned_steps"] > 0
-    assert of_environment(plan._trainer).step is None
+    assert made[0].step is None
 
 
 class Reporter(transformers.integrations.TensorBoardCallback):
@@ -103,13 +107,15 @@ class Reporter(transformers.integrations.TensorBoardCallback):
 
 def test_figures_reach_what_reports_and_not_the_history(tmp_path):
     reporter = Reporter()
-    _, _, plan = train(tmp_path, True, callbacks=[reporter], logging_steps=2)
+    made = []
+    how = lambda trainer: made.append(trainer) or stowage.hf.plan(trainer)
+    _, _, plan = train(tmp_path, True, callbacks=[reporter], logging_steps=2, how=how)
     ours = [(at, values) for at, values in reporter.logs if "stowage/misses" in values]
     assert [at for at, _ in ours][:4] == [2, 4, 6, 8]
     stats, (_, last) = plan.step.stats(), ours[3]
     assert last["stowage/peak_bytes"] == stats["measured_peak_bytes"] > 0
     assert last["stowage/planned_steps"] == stats["planned_steps"] == 5 and last["stowage/eager_steps"] == 3
-    assert not any("stowage" in key for entry in plan._trainer.state.log_history for key in entry)
+    assert not any("stowage" in key for entry in made[0].state.log_history for key in entry)
 
 
 def test_a_subclass_with_its_own_loss_and_a_watched_attribute(tmp_path):
@@ -152,9 +158,11 @@ def test_within_a_budget(tmp_path):
 
 
 def test_afterwards_the_trainer_is_as_it_was(tmp_path):
-    _, _, plan = train(tmp_path, True)
+    made = []
+    _, _, plan = train(tmp_path, True, how=lambda trainer: made.append(trainer) or stowage.hf.plan(trainer))
+    assert plan.step.stats()["planned_steps"] > 0
     names = ("get_batch_samples", "training_step", "_clip_grad_norm", "_get_grad_norm")
-    assert not set(names) & set(vars(plan._trainer))
+    assert not set(names) & set(vars(made[0]))
 
 
 class ActsWithin(transformers.TrainerCallback):
@@ -182,3 +190,19 @@ def test_what_cannot_be_planned_is_refused_by_name(tmp_path, how, message):
 def test_only_trainers_are_planned():
     with pytest.raises(TypeError, match="needs a transformers Trainer"):
         stowage.hf.plan(torch.nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_nothing_of_a_training_waits_for_a_collection(tmp_path, by_name):
+    def once(folder):
+        train(tmp_path / folder, by_name, callbacks=[] if by_name else [stowage.hf.StowageCallback("16MiB")])
+
+    once("first")
+    gc.collect()
+    before = _runtime.live_bytes()
+    gc.disable()
+    try:
+        once("second")
+        assert _runtime.live_bytes() == before
+    finally:
+        gc.enable()

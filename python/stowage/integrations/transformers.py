@@ -27,6 +27,8 @@ import json
 import os
 import sys
 import types
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
@@ -63,13 +65,22 @@ class PlannedTraining(TrainerCallback):
     """What plan() returns: the compiled step of the current training, once it has begun."""
 
     def __init__(self, trainer: Trainer | None, options: dict):
-        self._trainer: Any = trainer
+        self._trainer = trainer
         self._options = options
         self._undo: list = []
         self._batches: list = []
         self._losses: list = []
         self._grad_norm: Any = None
         self.step: CompiledStep | None = None
+
+    @property
+    def _trainer(self) -> Any:
+        """Which holds this callback, and is not held by it: no cycle keeps a model until a collection comes."""
+        return self._held() if self._held is not None else None
+
+    @_trainer.setter
+    def _trainer(self, trainer: Trainer | None) -> None:
+        self._held = weakref.ref(trainer) if trainer is not None else None
 
     # ---- Called by the Trainer
 
@@ -97,10 +108,9 @@ class PlannedTraining(TrainerCallback):
         trainer = self._trainer
         model, optimizer = trainer.model_wrapped, trainer.optimizer.optimizer
         own = _Opaque(
-            trainer=trainer,
-            training_step=trainer.training_step,
-            clip=trainer._clip_grad_norm,
-            norm=trainer._get_grad_norm,
+            training_step=_weakly(trainer.training_step, trainer),
+            clip=_weakly(trainer._clip_grad_norm, trainer),
+            norm=_weakly(trainer._get_grad_norm, trainer),
         )
         written_by_user = _overridden(trainer)  # watched: what they read of their globals and closures
 
@@ -108,8 +118,8 @@ class PlannedTraining(TrainerCallback):
             assert written_by_user is not None
             losses = []
             for inputs in batches:
-                losses.append(own.training_step(model, inputs, num_items))
-            grad_norm = own.norm(model, grad_norm=own.clip(model) if clipping else None)
+                losses.append(own.training_step()(model, inputs, num_items))
+            grad_norm = own.norm()(model, grad_norm=own.clip()(model) if clipping else None)
             optimizer.step()
             model.zero_grad()
             return losses, grad_norm
@@ -154,6 +164,11 @@ class PlannedTraining(TrainerCallback):
     def _restore(self) -> None:
         while self._undo:
             self._undo.pop()()
+
+
+def _weakly(method: Any, trainer: Trainer) -> Callable[[], Any]:
+    """Returns the method, as long as the Trainer is there. One that a program has put there may be any function."""
+    return weakref.WeakMethod(method) if getattr(method, "__self__", None) is trainer else lambda: method
 
 
 def _facts(trainer: Trainer) -> tuple:
