@@ -53,6 +53,9 @@ def handlers(config: dict) -> dict:
         found = stowage.max_batch(lambda size: make_step(name, size), needed, start=batch, link_gbps=link_gbps)
         seconds = time.perf_counter() - start
         wanted = next((t for t in found.tried if t.batch == factor * batch), None)
+        if wanted is None and found.batch >= factor * batch:
+            at = {"start": factor * batch, "most": factor * batch}
+            (wanted,) = stowage.max_batch(lambda size: make_step(name, size), needed, link_gbps=link_gbps, **at).tried
         return {
             "eager_bytes": needed,
             "largest": found.batch,
