@@ -2,10 +2,11 @@
 
 At batch b, eager needs its residents (parameters, AdamW's state, buffers, batch) and its peak beyond them. With these
 bytes as the budget, stowage.max_batch finds the largest batch on FakeTensors: no tensor of the model has memory, costs
-are estimates from shapes, and allocations inside kernels are not seen. The slowdown is that of the predicted step, over
-the one without a limit at that batch. Recomputation alone does not depend on how fast the machine is; how much a copy
-to the host hides does: here the kernels are those of one CPU core, so a link of 12 GB/s hides far more than beside a
-GPU. DELTA (arXiv 2203.15980) reports, on a GPU, 2.04 times the batch for ResNet-50 and 2.25 times for ResNet-101.
+are estimates from shapes. What kernels of the CPU allocate for themselves is measured, each kernel alone, and counts. The
+slowdown is that of the predicted step, over the one without a limit at that batch. Recomputation alone does not depend on
+how fast the machine is; how much a copy to the host hides does: here the kernels are those of one CPU core, so a link of
+12 GB/s hides far more than beside a GPU. DELTA (arXiv 2203.15980) reports, on a GPU, 2.04 times the batch for ResNet-50
+and 2.25 times for ResNet-101.
 
 The second table is executed, at a batch that fits the machine: eager at b and at ``--factor`` b, then planned at
 ``--factor`` b within what eager was measured to need at b. Bytes are counted by the allocator under all CPU tensors.
