@@ -16,6 +16,7 @@
 #include "runtime/memory/allocator.h"
 #include "runtime/memory/arena.h"
 #include "runtime/memory/available.h"
+#include "runtime/memory/free_pages.h"
 #include "runtime/memory/host.h"
 #include "runtime/memory/host_store.h"
 #include "runtime/memory/kept_content.h"
@@ -74,6 +75,8 @@ void bind_memory(nb::module_& m) {
   m.def(
       "raise_peak", [](std::int64_t bytes, const std::string& device) { rt::raise_peak(bytes, c10::Device(device)); },
       "bytes"_a, "device"_a = "cpu");
+  m.def("give_free_pages_back", &rt::give_free_pages_back, nb::call_guard<nb::gil_scoped_release>(),
+        "What the host's allocator keeps of freed memory goes back to the system.");
   nb::class_<rt::Arena>(m, "Arena")
       .def(nb::init<>())
       .def("fill", &rt::Arena::fill, "value"_a)

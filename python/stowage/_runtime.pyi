@@ -32,6 +32,11 @@ def reset_peak(device: str = 'cpu') -> None: ...
 
 def raise_peak(bytes: int, device: str = 'cpu') -> None: ...
 
+def give_free_pages_back() -> None:
+    """
+    What the host's allocator keeps of freed memory goes back to the system.
+    """
+
 class Arena:
     def __init__(self) -> None: ...
 

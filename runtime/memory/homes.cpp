@@ -1,8 +1,6 @@
 #include "runtime/memory/homes.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
-#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -20,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/memory/free_pages.h"
 #include "stowage/bytes.h"
 #include "stowage/error.h"
 
@@ -33,16 +32,6 @@ std::int64_t whole_pages(std::int64_t bytes) { return (std::max<std::int64_t>(by
 
 [[noreturn]] void fail_at_home(const std::string& what, int error) {
   throw Error("homes of residents: " + what + ": " + std::strerror(error));
-}
-
-// What the process has freed and malloc has kept. tcmalloc in malloc's place has a function of its own for it.
-void give_free_pages_back() {
-  using Release = void (*)();
-  static const auto of_tcmalloc = reinterpret_cast<Release>(dlsym(RTLD_DEFAULT, "MallocExtension_ReleaseFreeMemory"));
-  if (of_tcmalloc != nullptr) return of_tcmalloc();
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
 }
 
 // Memory that direct reads and writes can use, one for each thread that copies.

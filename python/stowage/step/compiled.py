@@ -569,6 +569,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         self, entry: Entry, world: World, args: tuple, kwargs: dict, inputs: list[torch.Tensor], **known: Any
     ) -> Recording:
         """The call, run as eager would, and recorded. ``known``: see record()."""
+        self._room.make_way()  # it needs what eager does, and no arena beside it
         with shown("recording a step"), self._tally.eager_call():
             recording = record(
                 self._fn,

@@ -138,6 +138,7 @@ class LifeCycle(abc.ABC):
         elif agrees and not repetition.told and (settled or replay.rehearsals >= _MAX_REHEARSALS):
             replay.trusted = True
             replay.look_closely(False)
+            _runtime.give_free_pages_back()  # of the calls that ran eagerly
             if repetition.stage is Stage.AGAIN:
                 warn(f"in {self._name}, {repetition.in_words()}")
             summary = replay.plan.summary()
