@@ -145,7 +145,8 @@ Intercept::Intercept(Interceptor& interceptor)
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
 
-Unseen::Unseen() : above_(kKey), below_(kKeyBelow) {}
+Unseen::Unseen() : above_(kKey), below_(kKeyBelow) { pass_unseen(true); }
+Unseen::~Unseen() { pass_unseen(false); }
 
 Intercept::~Intercept() {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(threads_before_);

@@ -62,10 +62,13 @@ class Intercept {
   bool threads_before_;
 };
 
-// While alive, no interceptor of this thread sees its ops.
+// While alive, no interceptor of this thread sees its ops, whatever is done to the dispatch keys meanwhile.
 class Unseen {
  public:
   Unseen();
+  ~Unseen();
+  Unseen(const Unseen&) = delete;
+  Unseen& operator=(const Unseen&) = delete;
 
  private:
   c10::impl::ExcludeDispatchKeyGuard above_, below_;

@@ -169,10 +169,8 @@ class hook_open:
         self._open = is_open
 
     def __enter__(self) -> None:
-        key, below = _HOOK_KEYS
-        is_open = self._open and not torch._C._dispatch_tls_is_dispatch_key_excluded(below)
-        self._closed = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
-        torch._C._dispatch_tls_set_dispatch_key_excluded(key, not is_open)
+        self._closed = torch._C._dispatch_tls_is_dispatch_key_excluded(_HOOK_KEYS[0])
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_HOOK_KEYS[0], not self._open)
 
     def __exit__(self, *raised: object) -> None:
         torch._C._dispatch_tls_set_dispatch_key_excluded(_HOOK_KEYS[0], self._closed)
