@@ -166,7 +166,8 @@ def is_quiet(cls: type) -> bool:
     name = type_name(cls)
     if name in _QUIET_TYPES or cls.__qualname__ in _QUIET_TYPES:
         return True
-    return module_of(cls).split(".")[0] == "torch" and cls.__qualname__ not in ("Generator",)
+    # What pybind11 keeps of a function of C++ that it has bound is the function
+    return module_of(cls).split(".")[0] in ("torch", "pybind11_builtins") and cls.__qualname__ not in ("Generator",)
 
 
 def matters(function: Any) -> bool:
