@@ -1,7 +1,9 @@
 """A Trainer that is planned trains as one that is not: losses, gradient norms and parameters, bit for bit."""
 
+import copy
 import gc
 import logging
+import pickle
 
 import pytest
 import torch
@@ -206,3 +208,15 @@ def test_nothing_of_a_training_waits_for_a_collection(tmp_path, by_name):
         assert _runtime.live_bytes() == before
     finally:
         gc.enable()
+
+
+class _Holder:
+    """As far as it matters here, a Trainer."""
+
+
+def test_a_callback_is_copied_and_sent_with_its_trainer():
+    trainer = _Holder()
+    trainer.callback = integration.PlannedTraining(trainer, {"budget": 1 << 20})
+    for copied in (copy.deepcopy(trainer), pickle.loads(pickle.dumps(trainer))):
+        assert copied.callback._trainer is copied is not trainer and copied.callback._options == {"budget": 1 << 20}
+    assert pickle.loads(pickle.dumps(stowage.hf.StowageCallback("2MiB")))._trainer is None

@@ -82,6 +82,13 @@ class PlannedTraining(TrainerCallback):
     def _trainer(self, trainer: Trainer | None) -> None:
         self._held = weakref.ref(trainer) if trainer is not None else None
 
+    def __getstate__(self) -> dict:  # searches of hyperparameters copy Trainers, and send them to other processes
+        return {**self.__dict__, "_held": self._trainer}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._trainer = state["_held"]
+
     # ---- Called by the Trainer
 
     def on_train_begin(self, args, state, control, **kwargs):
