@@ -21,6 +21,7 @@ class _Steps:
         self.model, self.at_five, self.logs, self.calls = model, at_five, logs, 0
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         self.seen: list[float] = []
+        self.twice = False
 
     def __call__(self, x, y):
         self.calls += 1
@@ -28,6 +29,8 @@ class _Steps:
         if self.calls == 5:
             self.at_five()
         loss = (self.model(x) - y).square().mean()
+        if self.twice:
+            loss = loss * 2
         loss.backward()
         self.optimizer.step()
         if self.logs:
@@ -89,3 +92,19 @@ def nothing_is_left_after_errors(rank, size):
     for error in (ValueError, KeyboardInterrupt):
         _leaves_nothing(size, lambda error=error: _Steps(_perceptron(), functools.partial(_raise, error)))
     _leaves_nothing(size, lambda: _Steps(_perceptron()), wide=6)
+
+
+def calls_without_a_plan_have_no_arena_beside_them(rank, size):
+    """One that leaves what was recorded, and the next, which is recorded anew."""
+    train = _Steps(nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)))
+    step = stowage.shard(train, (size,))
+    x = torch.ones(20_000, 64)
+    peaks = []
+    for call in range(12):
+        train.twice = call >= 8
+        _runtime.reset_peak()
+        step(x, x)
+        peaks.append(_runtime.peak_bytes())
+    arena = step.stats()["arena_bytes"]
+    assert step.stats()["planned_steps"] >= 4 and arena > 5_000_000, step.refusal
+    assert max(peaks[8:]) < max(peaks[:3]) + arena // 2, (peaks, arena)

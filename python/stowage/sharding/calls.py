@@ -230,6 +230,7 @@ class ShardedCalls(LifeCycle):
     def _record(self, entry: ShardedEntry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         might_have_served = [replay for replay in entry.replays if not replay.unfit(inputs, key, ())]
         world = ShardedWorld(self._fn, self._split_state())
+        self._room.make_way()
         with self._tally.eager_call():
             recording = record(
                 self._distributed(entry),

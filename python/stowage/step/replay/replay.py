@@ -453,6 +453,8 @@ class Replay:
                     ranks.leaves()
                 if eager is not None:
                     block.enter_context(eager.within(self.unfinished()))
+                else:
+                    self.room.make_way()  # what follows has its own memory
 
             try:
                 tapes = [other.recording.tape for other in others]
