@@ -7,7 +7,7 @@
 
 namespace stowage::runtime {
 
-// Goes back to the system, page by page: O(free pages), some milliseconds a gigabyte. malloc's own, or tcmalloc's in its
+// Goes back to the system, page by page: O(free pages), some 25 ms a gigabyte. malloc's own, or tcmalloc's in its
 // place; of another allocator nothing is known.
 void give_free_pages_back();
 

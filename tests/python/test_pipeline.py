@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import stowage
+from stowage.sharding import layer_costs
 from stowage.sharding.layer_costs import measured, modelled
 
 CASES = ranks.cases_of(pipeline_cases)
@@ -212,6 +213,22 @@ def test_what_a_layer_saves():
     first = modelled(chain, (torch.zeros(4, 3), torch.zeros(4, 2)))[0]
     assert first["saved_bytes"] == first["sent_bytes"] == 4 * 5 * 4
     assert first["parameter_bytes"] == first["gradient_bytes"] == (3 * 5 + 5) * 4 and first["optimizer_bytes"] == 0
+
+
+class _Slope(nn.Module):
+    """Asks for a gradient in its forward pass, as energies do."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(3, 7), nn.Tanh(), nn.Linear(7, 1))
+
+    def forward(self, x):
+        return torch.autograd.grad(self.inner(x).sum(), x, create_graph=True)[0]
+
+
+def test_what_a_layer_saves_that_has_a_gradient_in_it():
+    layer = layer_costs._Layer(_Slope(), None, None, lambda t: t)
+    assert layer_costs._held(layer, (torch.zeros(4, 3),))["saved_bytes"] > 4 * 7 * 4
 
 
 SCRIPT = """

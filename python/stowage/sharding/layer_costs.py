@@ -121,11 +121,12 @@ def _held(layer: _Layer, values: tuple) -> dict:
     outside = layer.held | {storage_address(t) for t in [*inputs, layer.target]}
     kept: dict[int, torch.UntypedStorage] = {}
 
-    def keep(tensor: torch.Tensor) -> None:  # its memory alone: a graph that holds its own result is there for ever
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
         if storage_address(tensor) not in outside:
             kept[storage_address(tensor)] = tensor.untyped_storage()
+        return tensor.detach()  # a graph that holds its own result is there for ever
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, _no_backward):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         outputs = layer(inputs)
     for output in outputs:
         if not isinstance(output, torch.Tensor):
@@ -136,10 +137,6 @@ def _held(layer: _Layer, values: tuple) -> dict:
         "gradient_bytes": sum(p.nbytes for p in layer.parameters),
         "saved_bytes": sum(storage.nbytes() for storage in kept.values()),
     }
-
-
-def _no_backward(nothing: None) -> torch.Tensor:
-    raise AssertionError("a run whose saved bytes are counted has no backward")
 
 
 def can_halve(chain: Chain, batch: tuple) -> bool:
