@@ -2,6 +2,7 @@
 key, of its state, its defaults and its attributes. Changed between calls, they are read anew; a scheduler's new learning
 rate makes nobody read again who reads only ``params``."""
 
+import functools
 import types
 
 import pytest
@@ -11,6 +12,7 @@ from guard_survey import survey
 from torch import nn
 
 import stowage
+from stowage._torch.optimizer_steps import only_torchs
 from stowage.step.guards.group_keys import ANY, group_keys
 from stowage.step.reach.world import World
 
@@ -346,3 +348,15 @@ def test_planned_calls_need_no_python_for_pytorchs_optimizers(name):
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters())), i
     stats = planned.stats()
     assert stats["planned_steps"] >= 12 and stats["checked_steps"] < stats["planned_steps"], (planned.refusal, stats)
+
+
+def test_a_decorated_step_is_the_program_s(monkeypatch):
+    """Also where functools.wraps says that it is PyTorch's."""
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.AdamW):
+        optimizer = kind([torch.zeros(1)])
+        assert only_torchs(optimizer), kind
+    step = torch.optim.AdamW.step
+    monkeypatch.setattr(
+        torch.optim.AdamW, "step", functools.wraps(step)(lambda self, closure=None: step(self, closure))
+    )
+    assert not only_torchs(optimizer)

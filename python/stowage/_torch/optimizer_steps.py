@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import typing_extensions  # which torch needs
 from torch.optim.optimizer import (
     _global_optimizer_post_hooks,
     _global_optimizer_pre_hooks,
@@ -74,13 +75,14 @@ def only_torchs(optimizer: Any) -> bool:
 
 
 _known: set[types.FunctionType] = set()
+_OF_DECORATORS = typing_extensions.__file__  # PyTorch's own functions are deprecated by it
 
 
 def _is_known(function: types.FunctionType) -> bool:
     inner: Any = function
     while inner is not None:  # what decorates it, and what that decorates
         code = getattr(inner, "__code__", None)
-        if code is None or not (is_of_torch(code) or is_of_python(code)):
+        if code is None or not (is_of_torch(code) or is_of_python(code) or code.co_filename == _OF_DECORATORS):
             return False
         inner = getattr(inner, "__wrapped__", None)
     _known.add(function)
