@@ -12,9 +12,11 @@
 // The model of time. A rank runs its actions in their order, one at a time. An action begins when the rank is free and
 // what it reads is there: what another rank has made arrives latency_ns + bytes / gbps after it was made; transfers do
 // not wait for each other and take no time of either rank. When a rank's actions are done it updates its parameters.
+// Before that, ranks that hold tied parameters add up their gradients: tie after tie, each when all its ranks are there.
 // The model of bytes. A rank holds parameters, gradients and optimizer state of its stages all the time; a buffer for
 // each micro-batch of each stage's input and of the gradient of its output, where they come from elsewhere; and what a
-// forward saves until the backward (of the weights, where it is apart) is done. Files: docs/formats.md.
+// forward saves until the backward (of the weights, where it is apart) is done. Tied parameters count once on a rank,
+// with gradient and state. Files: docs/formats.md.
 #pragma once
 
 #include <cstdint>
@@ -45,12 +47,20 @@ struct PipelineLayer {
   std::int64_t parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
   std::int64_t saved_bytes = 0;  // of one micro-batch: its output and what its backward reads, but not its input
   std::int64_t sent_bytes = 0;   // of one micro-batch: its output
-  bool joined = false;           // with the layer before: they share a parameter, and must be in one stage
+  bool joined = false;           // with the layer before: they share what they write, and must be in one stage
+};
+
+// Parameters that several layers share. Layers on other ranks hold copies, with state of their own, and add up gradients:
+// among n ranks in 2 (n - 1) rounds of a part of 1 / n each.
+struct PipelineTie {
+  std::vector<std::int32_t> layers;  // ascending, at least two; the bytes of each have those of the tie
+  std::int64_t parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
 };
 
 struct PipelineProblem {
   std::string name;
   std::vector<PipelineLayer> layers;
+  std::vector<PipelineTie> ties;  // at most 64
   std::int32_t ranks = 1;
   std::int32_t micro_batches = 1;
   std::int64_t latency_ns = 6000;

@@ -53,6 +53,29 @@ PipelineLayer read_layer(JsonReader& json, std::int64_t id, Value value) {
   return layer;
 }
 
+PipelineTie read_tie(JsonReader& json, std::int64_t id, Value value) {
+  constexpr std::array<std::string_view, 4> keys = {"layers", "parameter_bytes", "gradient_bytes", "optimizer_bytes"};
+  PipelineTie tie;
+  const Where here{.item = "tie", .id = id};
+  const auto seen =
+      json.read_object(JsonReader::to_object(value, here), here, keys, [&](std::size_t key, Value member) {
+        const Where where = here.in_field(keys[key]);
+        const auto number = [&] { return JsonReader::read_int(member, where, 0, kMaxExact / 64); };
+        switch (key) {
+          case 0:
+            json.read_list(member, where, [&](std::int64_t i, Value v) {
+              tie.layers.push_back(static_cast<std::int32_t>(JsonReader::read_int(v, where.at(i), 0, kMost)));
+            });
+            break;
+          case 1: tie.parameter_bytes = number(); break;
+          case 2: tie.gradient_bytes = number(); break;
+          default: tie.optimizer_bytes = number(); break;
+        }
+      });
+  JsonReader::require_first(1, seen, here, keys);
+  return tie;
+}
+
 ScheduleKind read_schedule(Value value, const Where& where) {
   const std::string text = JsonReader::read_string(value, where);
   for (const ScheduleKind kind : {ScheduleKind::kOneForwardOneBackward, ScheduleKind::kInterleaved,
@@ -82,9 +105,9 @@ bool is_null(Value& value) {
 }  // namespace
 
 PipelineProblem parse_pipeline(std::string_view text, const std::string& name) {
-  constexpr std::array<std::string_view, 13> keys = {
-      "format",    "version",   "layers",     "ranks",           "micro_batches", "latency_ns",        "gbps",
-      "action_ns", "schedules", "node_limit", "stages_per_rank", "name",          "memory_limit_bytes"};
+  constexpr std::array<std::string_view, 14> keys = {
+      "format",    "version",   "layers",     "ranks",           "micro_batches", "latency_ns", "gbps",
+      "action_ns", "schedules", "node_limit", "stages_per_rank", "name",          "ties",       "memory_limit_bytes"};
   PipelineProblem problem;
   try {
     JsonReader json(text);
@@ -119,6 +142,12 @@ PipelineProblem parse_pipeline(std::string_view text, const std::string& name) {
           });
           break;
         case 11: problem.name = JsonReader::read_string(value, where); break;
+        case 12:
+          json.read_list(value, where, [&](std::int64_t id, Value tie) {
+            if (id == 64) where.fail("has more than 64 entries");
+            problem.ties.push_back(read_tie(json, id, tie));
+          });
+          break;
         default:
           if (!is_null(value)) problem.memory_limit_bytes = JsonReader::read_int(value, where, 0, kMaxExact);
           break;

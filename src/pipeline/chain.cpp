@@ -27,6 +27,12 @@ Chain::Chain(const PipelineProblem& problem) : problem_(problem), sums_(problem.
     }
   }
   least_transfer_ns_ = cuts_.empty() ? 0 : least;
+  for (const PipelineTie& tie : problem.ties) {
+    ties_.push_back({.held_bytes = tie.parameter_bytes + tie.gradient_bytes + tie.optimizer_bytes,
+                     .sent_bytes = tie.gradient_bytes,
+                     .latency_ns = problem.latency_ns,
+                     .gbps = problem.gbps});
+  }
 }
 
 std::int64_t Chain::transfer_ns(std::int32_t layer) const {
@@ -34,9 +40,17 @@ std::int64_t Chain::transfer_ns(std::int32_t layer) const {
   return problem_.latency_ns + static_cast<std::int64_t>(std::ceil(bytes / problem_.gbps));
 }
 
+std::int64_t Chain::buffer_bytes(const Schedule& schedule, std::int32_t s, std::int32_t first, std::int32_t end) const {
+  std::int64_t bytes = 0;
+  if (s > 0 && schedule.crosses(s - 1)) bytes += problem_.layers[static_cast<std::size_t>(first) - 1].sent_bytes;
+  if (s + 1 < schedule.stages() && schedule.crosses(s))
+    bytes += problem_.layers[static_cast<std::size_t>(end) - 1].sent_bytes;
+  return micro_batches() * bytes;
+}
+
 StageCosts Chain::stage(const Schedule& schedule, std::int32_t s, std::int32_t first, std::int32_t end) const {
   const Sums &from = at(first), &to = at(end);
-  const bool sends = s + 1 < schedule.stages() && schedule.crosses(s), receives = s > 0 && schedule.crosses(s - 1);
+  const bool sends = s + 1 < schedule.stages() && schedule.crosses(s);
   const std::int64_t action = problem_.action_ns;
   StageCosts costs;
   costs.forward_ns = to.forward - from.forward + action;
@@ -46,11 +60,16 @@ StageCosts Chain::stage(const Schedule& schedule, std::int32_t s, std::int32_t f
   costs.weight_ns = (s == 0 ? to.backward - from.backward : to.weight - from.weight) + action;
   costs.update_ns = to.update - from.update;
   costs.transfer_ns = sends ? transfer_ns(end - 1) : 0;
-  costs.held_bytes = to.held - from.held;
-  // A buffer for each micro-batch
-  if (receives) costs.held_bytes += micro_batches() * problem_.layers[static_cast<std::size_t>(first) - 1].sent_bytes;
-  if (sends) costs.held_bytes += micro_batches() * problem_.layers[static_cast<std::size_t>(end) - 1].sent_bytes;
+  costs.held_bytes = to.held - from.held + buffer_bytes(schedule, s, first, end);
   costs.saved_bytes = to.saved - from.saved;
+  for (std::size_t t = 0; t < ties_.size(); ++t) {
+    const std::vector<std::int32_t>& layers = problem_.ties[t].layers;
+    const auto here = std::ranges::lower_bound(layers, end) - std::ranges::lower_bound(layers, first);
+    if (here == 0) continue;
+    costs.ties |= std::uint64_t{1} << t;
+    if (here < std::ssize(layers)) costs.open_ties |= std::uint64_t{1} << t;
+    costs.held_bytes -= (here - 1) * ties_[t].held_bytes;
+  }
   return costs;
 }
 

@@ -1,6 +1,7 @@
 // The chain of layers, so that the costs of any stage are there at once: sums from the beginning.
 //
 //   layers   | a | b | c | d | e |        stage [1, 4): sums[4] - sums[1], and what passes at its two ends
+//              t   t       t              ties: bytes of what its layers share, once
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,9 @@ class Chain {
   [[nodiscard]] const std::vector<std::int32_t>& cuts() const { return cuts_; }
   // Stage s of a schedule, of layers [first, end)
   [[nodiscard]] StageCosts stage(const Schedule& schedule, std::int32_t s, std::int32_t first, std::int32_t end) const;
+  // Of what comes to it from other ranks: each micro-batch has its own
+  [[nodiscard]] std::int64_t buffer_bytes(const Schedule& schedule, std::int32_t s, std::int32_t first,
+                                          std::int32_t end) const;
   [[nodiscard]] std::int64_t least_transfer_ns() const { return least_transfer_ns_; }
   // Of layers [0, end): forwards; the least of what a backward through them takes before the first stage is done
   [[nodiscard]] std::int64_t forward_ns(std::int32_t end) const { return at(end).forward; }
@@ -32,6 +36,7 @@ class Chain {
   [[nodiscard]] std::int64_t least_work_ns() const { return sums_.back().least_work; }
   [[nodiscard]] std::int64_t action_ns() const { return problem_.action_ns; }
   [[nodiscard]] std::int64_t micro_batches() const { return problem_.micro_batches; }
+  [[nodiscard]] const std::vector<TieCosts>& ties() const { return ties_; }
 
  private:
   struct Sums {
@@ -44,6 +49,7 @@ class Chain {
   const PipelineProblem& problem_;
   std::vector<Sums> sums_;
   std::vector<std::int32_t> cuts_;
+  std::vector<TieCosts> ties_;
   std::int64_t least_transfer_ns_ = 0;
 };
 

@@ -3,7 +3,7 @@
 //
 // Checked: stages are contiguous, cover the layers in order and keep joined layers together; each rank runs the actions
 // of its own stages, each once, and can run them to the end (no rank waits for ever); step_ns is what the replay takes;
-// the ledger is what the replay holds; no rank passes the limit; the bound is not above the step. Not checked: that the
+// the ledger is what the replay holds, tied parameters once on a rank; no rank passes the limit; the bound is not above the step. Not checked: that the
 // bound holds, and that the order is the one that its schedule's name says.
 //
 // O(actions * ranks * log actions).
@@ -146,9 +146,21 @@ class Replay {
         moved = true;
       }
     }
+    for (std::size_t r = 0; r < next.size(); ++r)
+      if (next[r] < plan_.actions[r].size()) wrong("rank ", r, " waits for ever at its action ", next[r]);
+    for (const PipelineTie& tie : problem_.ties) {
+      const std::map<std::int32_t, std::int64_t> holders = holders_of(tie);
+      if (holders.size() < 2 || tie.gradient_bytes == 0) continue;
+      std::int64_t together = 0;
+      for (const auto& [r, _] : holders) together = std::max(together, clock[static_cast<std::size_t>(r)]);
+      const auto n = static_cast<std::int64_t>(holders.size());
+      const double sent = static_cast<double>(2 * (n - 1)) * static_cast<double>(tie.gradient_bytes);
+      together += 2 * (n - 1) * problem_.latency_ns +
+                  static_cast<std::int64_t>(std::ceil(sent / static_cast<double>(n) / problem_.gbps));
+      for (const auto& [r, _] : holders) clock[static_cast<std::size_t>(r)] = together;
+    }
     std::int64_t step = 0;
     for (std::size_t r = 0; r < next.size(); ++r) {
-      if (next[r] < plan_.actions[r].size()) wrong("rank ", r, " waits for ever at its action ", next[r]);
       for (const PipelineStage& stage : plan_.stages) {
         for (std::int32_t i = stage.first; stage.rank == static_cast<std::int32_t>(r) && i < stage.end; ++i) {
           clock[r] += problem_.layers[static_cast<std::size_t>(i)].update_ns;
@@ -159,6 +171,15 @@ class Replay {
     }
     if (step != plan_.step_ns) wrong("the step takes ", step, " ns, not ", plan_.step_ns);
     if (plan_.bound_ns > plan_.step_ns) wrong("the bound is above the step");
+  }
+
+  // The ranks that have layers of the tie, and how many
+  [[nodiscard]] std::map<std::int32_t, std::int64_t> holders_of(const PipelineTie& tie) const {
+    std::map<std::int32_t, std::int64_t> found;
+    for (const PipelineStage& stage : plan_.stages)
+      for (const std::int32_t i : tie.layers)
+        if (stage.first <= i && i < stage.end) ++found[stage.rank];
+    return found;
   }
 
   void look_at_ledger() const {
@@ -176,6 +197,14 @@ class Replay {
         const auto index = static_cast<std::int32_t>(s);
         if (s > 0 && apart(index - 1)) held.buffers += problem_.micro_batches * bytes_after(index - 1);
         if (s + 1 < plan_.stages.size() && apart(index)) held.buffers += problem_.micro_batches * bytes_after(index);
+      }
+      for (const PipelineTie& tie : problem_.ties) {
+        const auto holders = holders_of(tie);
+        const auto here = holders.find(r);
+        if (here == holders.end()) continue;
+        held.parameters -= (here->second - 1) * tie.parameter_bytes;
+        held.gradients -= (here->second - 1) * tie.gradient_bytes;
+        held.optimizer_state -= (here->second - 1) * tie.optimizer_bytes;
       }
       held.saved = saved_of(r);
       const PipelineRank& told = plan_.ranks[static_cast<std::size_t>(r)];

@@ -26,11 +26,18 @@ std::int64_t LeastTime::work_ns(const StageCosts& stage) const {
          (stage.forward_ns + (schedule_.splits_backward() ? stage.input_ns + stage.weight_ns : stage.backward_ns));
 }
 
+std::int64_t LeastTime::least_exchange_ns(const StageCosts& stage) const {
+  std::int64_t sum = 0;
+  for (std::size_t t = 0; schedule_.stages_per_rank == 1 && t < chain_.ties().size(); ++t)
+    if ((stage.open_ties >> t & 1U) != 0) sum += chain_.ties()[t].exchange_ns(2);
+  return sum;
+}
+
 std::int64_t LeastTime::stage_bound(std::int32_t s, std::int32_t first, std::int32_t end) const {
   const StageCosts stage = chain_.stage(schedule_, s, first, end);
   if (limit_bytes_ && stage.held_bytes + timing_.in_flight(s) * stage.saved_bytes > *limit_bytes_) return kNever;
   const std::int64_t before = before_ns(s, first), work = work_ns(stage);
-  const std::int64_t own = before + work + stage.update_ns;
+  const std::int64_t own = before + work + least_exchange_ns(stage) + stage.update_ns;
   if (!schedule_.splits_backward()) return std::max(own, before + work + after_ns(s, first));
   return std::max(own, before + chain_.micro_batches() * (stage.forward_ns + stage.input_ns) + after_ns(s, first));
 }

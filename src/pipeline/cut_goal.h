@@ -10,7 +10,8 @@
 //
 // with an action's own time for each stage, and the least transfer for each change of rank. Where backwards are split,
 // only the backward of the input is waited for: then the bound is the larger of that sum without W and of the sum with W
-// and without what comes after. A rank's stages in a loop count together from its first one on; and the ranks' sums, on
+// and without what comes after. Where a rank has one stage, each tie to layers of others takes an exchange between two
+// ranks at least, before the update. A rank's stages in a loop count together from its first one on; and the ranks' sums, on
 // average, are no more than the step.
 //
 // Bytes. What a stage alone holds; what a rank's stages hold together.
@@ -67,6 +68,8 @@ class LeastTime : public CutGoal {
   [[nodiscard]] std::int64_t before_ns(std::int32_t s, std::int32_t first) const;
   [[nodiscard]] std::int64_t after_ns(std::int32_t s, std::int32_t first) const;
   [[nodiscard]] std::int64_t work_ns(const StageCosts& stage) const;  // all its actions
+  // Of its tied gradients, where each other stage is on another rank
+  [[nodiscard]] std::int64_t least_exchange_ns(const StageCosts& stage) const;
   std::optional<std::int64_t> limit_bytes_;
   std::vector<std::int64_t> changes_;  // of rank, before each stage
 };

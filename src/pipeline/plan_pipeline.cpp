@@ -31,6 +31,25 @@ void validate(const PipelineProblem& problem) {
     bytes += static_cast<double>(l.parameter_bytes + l.gradient_bytes + l.optimizer_bytes + l.saved_bytes +
                                  2 * l.sent_bytes);
   }
+  if (problem.ties.size() > 64)
+    throw Error(concat("a pipeline has ", problem.ties.size(), " ties, and at most 64 may be"));
+  std::vector<PipelineLayer> rest = problem.layers;  // of each, what no tie has
+  for (std::size_t t = 0; t < problem.ties.size(); ++t) {
+    const PipelineTie& tie = problem.ties[t];
+    std::int32_t last = -1;
+    if (tie.layers.size() < 2) throw Error(concat("tie ", t, " has fewer than two layers"));
+    for (const std::int32_t i : tie.layers) {
+      if (i <= last || i >= std::ssize(rest))
+        throw Error(concat("tie ", t, " has layer ", i, ", and its layers must ascend, below ", rest.size()));
+      PipelineLayer& layer = rest[static_cast<std::size_t>(last = i)];
+      layer.parameter_bytes -= tie.parameter_bytes, layer.gradient_bytes -= tie.gradient_bytes;
+      layer.optimizer_bytes -= tie.optimizer_bytes;
+      if (std::min({layer.parameter_bytes, layer.gradient_bytes, layer.optimizer_bytes}) < 0)
+        throw Error(concat("tie ", t, " has more bytes than layer ", i, " has left for it"));
+    }
+    time += 2.0 * problem.ranks * static_cast<double>(problem.latency_ns) +
+            2.0 * static_cast<double>(tie.gradient_bytes) / problem.gbps;
+  }
   const double most = static_cast<double>(kMaxExact) / (4.0 * problem.micro_batches);
   if (time > most || bytes > most) throw Error("the times or bytes of the pipeline's layers are too large to add up");
 }
@@ -85,18 +104,28 @@ void write_out(const PipelineProblem& problem, const Chain& chain, const Schedul
     plan.stages.push_back({schedule.rank_of[s], cut.firsts[s], end});
     stages.push_back(chain.stage(schedule, static_cast<std::int32_t>(s), cut.firsts[s], end));
     PipelineRank& rank = plan.ranks[static_cast<std::size_t>(schedule.rank_of[s])];
-    std::int64_t own = 0;
     for (std::int32_t i = cut.firsts[s]; i < end; ++i) {
       const PipelineLayer& layer = problem.layers[static_cast<std::size_t>(i)];
       rank.parameters += layer.parameter_bytes;
       rank.gradients += layer.gradient_bytes;
       rank.optimizer_state += layer.optimizer_bytes;
-      own += layer.parameter_bytes + layer.gradient_bytes + layer.optimizer_bytes;
     }
-    rank.buffers += stages.back().held_bytes - own;
+    rank.buffers += chain.buffer_bytes(schedule, static_cast<std::int32_t>(s), cut.firsts[s], end);
     const std::int64_t backward =
         schedule.splits_backward() ? stages.back().input_ns + stages.back().weight_ns : stages.back().backward_ns;
     rank.busy_ns += problem.micro_batches * (stages.back().forward_ns + backward) + stages.back().update_ns;
+  }
+  for (const PipelineTie& tie : problem.ties) {
+    std::vector<std::int64_t> held(plan.ranks.size());  // how often, as layers count it
+    for (const PipelineStage& stage : plan.stages)
+      held[static_cast<std::size_t>(stage.rank)] +=
+          std::ranges::count_if(tie.layers, [&](std::int32_t i) { return i >= stage.first && i < stage.end; });
+    for (std::size_t r = 0; r < held.size(); ++r) {
+      const std::int64_t again = std::max<std::int64_t>(0, held[r] - 1);
+      plan.ranks[r].parameters -= again * tie.parameter_bytes;
+      plan.ranks[r].gradients -= again * tie.gradient_bytes;
+      plan.ranks[r].optimizer_state -= again * tie.optimizer_bytes;
+    }
   }
   for (std::int32_t r = 0; r < schedule.ranks; ++r) {
     PipelineRank& rank = plan.ranks[static_cast<std::size_t>(r)];
@@ -137,7 +166,7 @@ PipelinePlan plan_pipeline(const PipelineProblem& problem) {
     if (!tried.refusal.empty()) continue;
     any_runs = true;
     const Schedule schedule = pipeline::make_schedule(kind, problem.ranks, v, problem.micro_batches);
-    const Timing timing(schedule);
+    const Timing timing(schedule, chain.ties());
     const pipeline::LeastTime goal(chain, schedule, timing, problem.memory_limit_bytes);
     const CutResult cut = pipeline::search_cut(goal, best, node_limit(problem, schedule));
     tried.nodes = cut.nodes;

@@ -1,6 +1,7 @@
 #include "pipeline/timing.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace stowage::pipeline {
 namespace {
@@ -15,7 +16,14 @@ bool dominated(const std::vector<std::int32_t>& moment, const std::vector<std::i
 
 }  // namespace
 
-Timing::Timing(const Schedule& schedule) : schedule_(schedule) {
+std::int64_t TieCosts::exchange_ns(std::int64_t ranks) const {
+  if (ranks < 2 || sent_bytes == 0) return 0;
+  const auto rounds = static_cast<double>(2 * (ranks - 1));
+  const double bytes = rounds * static_cast<double>(sent_bytes) / static_cast<double>(ranks);
+  return 2 * (ranks - 1) * latency_ns + static_cast<std::int64_t>(std::ceil(bytes / gbps));
+}
+
+Timing::Timing(const Schedule& schedule, const std::vector<TieCosts>& ties) : schedule_(schedule), ties_(ties) {
   const auto cells = static_cast<std::size_t>(schedule.stages()) * static_cast<std::size_t>(schedule.micro_batches);
   forward_end_.resize(cells), backward_end_.resize(cells), free_.resize(static_cast<std::size_t>(schedule.ranks));
   sort_actions();
@@ -91,9 +99,27 @@ std::int64_t Timing::step_ns(const std::vector<StageCosts>& stages) const {
         break;
     }
   }
+  exchange(stages);
   for (std::size_t s = 0; s < stages.size(); ++s)
     free_[static_cast<std::size_t>(schedule_.rank_of[s])] += stages[s].update_ns;
   return *std::ranges::max_element(free_);
+}
+
+// Of tied gradients, when the actions are done.
+void Timing::exchange(const std::vector<StageCosts>& stages) const {
+  for (std::size_t t = 0; t < ties_.size(); ++t) {
+    std::int64_t begin = 0, ranks = 0;
+    const auto has = [&](std::size_t r) {
+      return std::ranges::any_of(
+          stages_of_[r], [&](std::int32_t s) { return (stages[static_cast<std::size_t>(s)].ties >> t & 1U) != 0; });
+    };
+    for (std::size_t r = 0; r < free_.size(); ++r)
+      if (has(r)) begin = std::max(begin, free_[r]), ++ranks;
+    if (const std::int64_t takes = ties_[t].exchange_ns(ranks); takes > 0) {
+      for (std::size_t r = 0; r < free_.size(); ++r)
+        if (has(r)) free_[r] = begin + takes;
+    }
+  }
 }
 
 std::int64_t Timing::rank_bytes(const std::vector<StageCosts>& stages, std::int32_t rank, std::int32_t known) const {
@@ -101,6 +127,11 @@ std::int64_t Timing::rank_bytes(const std::vector<StageCosts>& stages, std::int3
   std::int64_t held = 0, saved = 0;
   for (const std::int32_t s : own)
     if (s < known) held += stages[static_cast<std::size_t>(s)].held_bytes;
+  for (std::size_t t = 0; own.size() > 1 && t < ties_.size(); ++t) {
+    const auto holders = std::ranges::count_if(
+        own, [&](std::int32_t s) { return s < known && (stages[static_cast<std::size_t>(s)].ties >> t & 1U) != 0; });
+    held -= std::max<std::int64_t>(0, holders - 1) * ties_[t].held_bytes;
+  }
   for (const auto& moment : moments_[static_cast<std::size_t>(rank)]) {
     std::int64_t sum = 0;
     for (std::size_t i = 0; i < own.size(); ++i)

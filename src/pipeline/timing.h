@@ -21,11 +21,24 @@ struct StageCosts {
   std::int64_t transfer_ns = 0;  // to the next stage and back from it, each; 0 on the same rank
   std::int64_t held_bytes = 0;   // all the time
   std::int64_t saved_bytes = 0;  // of one micro-batch
+  std::uint64_t ties = 0;        // a bit for each that it has layers of
+  std::uint64_t open_ties = 0;   // and of these for each that other stages have layers of, too
+};
+
+// Of parameters that layers share.
+struct TieCosts {
+  std::int64_t held_bytes = 0;  // with gradient and state
+  std::int64_t sent_bytes = 0;  // the gradient
+  std::int64_t latency_ns = 0;
+  double gbps = 1;
+  // Until so many ranks have the sum of their gradients
+  [[nodiscard]] std::int64_t exchange_ns(std::int64_t ranks) const;
 };
 
 class Timing {
  public:
-  explicit Timing(const Schedule& schedule);
+  // `ties` must outlive it, as the schedule must.
+  Timing(const Schedule& schedule, const std::vector<TieCosts>& ties);
 
   [[nodiscard]] std::int64_t step_ns(const std::vector<StageCosts>& stages) const;
   // Of stages [0, known): those after it count nothing
@@ -38,8 +51,10 @@ class Timing {
  private:
   void sort_actions();
   void count_moments();
+  void exchange(const std::vector<StageCosts>& stages) const;
 
   const Schedule& schedule_;
+  const std::vector<TieCosts>& ties_;
   std::vector<PipelineAction> sorted_;
   std::vector<std::vector<std::int32_t>> stages_of_;                     // by rank, its stages
   std::vector<std::vector<std::vector<std::int32_t>>> moments_;          // by rank: by moment: in flight, by its stages

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <set>
 
 #include "pipeline/schedule.h"
 #include "stowage/error.h"
@@ -48,6 +49,19 @@ PipelineProblem random_problem(std::mt19937_64& random) {
     l.joined = i > 0 && number(0, 9) == 0;
     p.layers.push_back(l);
   }
+  for (int t = number(0, 2); t > 0; --t) {
+    PipelineTie tie;
+    tie.parameter_bytes = number(0, 30), tie.gradient_bytes = number(0, 30), tie.optimizer_bytes = number(0, 30);
+    for (int i = 0; i < layers; ++i)
+      if (number(0, 2) == 0) tie.layers.push_back(i);
+    if (tie.layers.size() < 2) continue;
+    for (const std::int32_t i : tie.layers) {
+      PipelineLayer& l = p.layers[static_cast<std::size_t>(i)];
+      l.parameter_bytes += tie.parameter_bytes, l.gradient_bytes += tie.gradient_bytes;
+      l.optimizer_bytes += tie.optimizer_bytes;
+    }
+    p.ties.push_back(tie);
+  }
   return p;
 }
 
@@ -60,8 +74,20 @@ class Naive {
 
   std::int64_t step_ns() {
     std::int64_t step = 0;
+    std::vector<std::int64_t> ends;
+    for (std::size_t r = 0; r < schedule_.actions.size(); ++r)
+      ends.push_back(ended(r, schedule_.actions[r].size() - 1));
+    for (const PipelineTie& tie : problem_.ties) {
+      const std::set<std::size_t> ranks = ranks_of(tie);
+      const auto n = static_cast<std::int64_t>(ranks.size());
+      if (n < 2 || tie.gradient_bytes == 0) continue;
+      std::int64_t all = 0;
+      for (const std::size_t r : ranks) all = std::max(all, ends[r]);
+      const std::int64_t each = n * static_cast<std::int64_t>(problem_.gbps), sent = 2 * (n - 1) * tie.gradient_bytes;
+      for (const std::size_t r : ranks) ends[r] = all + 2 * (n - 1) * problem_.latency_ns + (sent + each - 1) / each;
+    }
     for (std::size_t r = 0; r < schedule_.actions.size(); ++r) {
-      std::int64_t end = ended(r, schedule_.actions[r].size() - 1);
+      std::int64_t end = ends[r];
       for (std::size_t s = 0; s + 1 < firsts_.size(); ++s)
         if (schedule_.rank_of[s] == static_cast<std::int32_t>(r))
           end += sum(s, [](const PipelineLayer& l) { return l.update_ns; });
@@ -81,6 +107,11 @@ class Naive {
           if (before + 2 < firsts_.size() && schedule_.rank_of[before] != schedule_.rank_of[before + 1])
             held += problem_.micro_batches * last(before).sent_bytes;
       }
+      for (const PipelineTie& tie : problem_.ties) {
+        const auto here = std::ranges::count_if(
+            tie.layers, [&](std::int32_t i) { return rank_of(i) == static_cast<std::int32_t>(r); });
+        held -= std::max<std::int64_t>(0, here - 1) * (tie.parameter_bytes + tie.gradient_bytes + tie.optimizer_bytes);
+      }
       for (const PipelineAction& a : schedule_.actions[r]) {
         const auto bytes = sum(static_cast<std::size_t>(a.stage), [](const auto& l) { return l.saved_bytes; });
         if (a.kind == Kind::kForward) saved += bytes;
@@ -93,6 +124,15 @@ class Naive {
   }
 
  private:
+  [[nodiscard]] std::int32_t rank_of(std::int32_t layer) const {
+    const auto stage = std::ranges::upper_bound(firsts_, layer) - firsts_.begin() - 1;
+    return schedule_.rank_of[static_cast<std::size_t>(stage)];
+  }
+  [[nodiscard]] std::set<std::size_t> ranks_of(const PipelineTie& tie) const {
+    std::set<std::size_t> ranks;
+    for (const std::int32_t i : tie.layers) ranks.insert(static_cast<std::size_t>(rank_of(i)));
+    return ranks;
+  }
   template <class Of>
   std::int64_t sum(std::size_t stage, Of of) const {
     std::int64_t total = 0;
@@ -271,9 +311,60 @@ TEST(Pipeline, CheckerFindsWhatIsWrong) {
   PipelineProblem tighter = p;
   tighter.memory_limit_bytes = 100;
   EXPECT_FALSE(check_pipeline(tighter, good).valid);
+  PipelineProblem joined = p;
+  joined.layers[static_cast<std::size_t>(good.stages[1].first)].joined = true;
+  EXPECT_FALSE(check_pipeline(joined, good).valid);
+  // A tie between the ranks takes time; one within a rank, bytes away.
   PipelineProblem tied = p;
-  tied.layers[static_cast<std::size_t>(good.stages[1].first)].joined = true;
+  tied.ties = {{.layers = {0, 5}, .gradient_bytes = 7}};
   EXPECT_FALSE(check_pipeline(tied, good).valid);
+  tied.ties = {{.layers = {0, 5}, .parameter_bytes = 7}};
+  EXPECT_EQ(check_pipeline(tied, good).valid, good.stages.front().rank != good.stages.back().rank);
+  tied.ties = {{.layers = {0, 1}, .parameter_bytes = 7}};
+  EXPECT_EQ(check_pipeline(tied, good).valid, good.stages[0].end == 1);
+}
+
+// What a head costs that shares its weight with the embedding.
+TEST(Pipeline, TiedLayersMayBeOnTwoRanks) {
+  PipelineProblem p;
+  p.ranks = 2, p.micro_batches = 4, p.latency_ns = 3, p.gbps = 1;
+  p.schedules = {ScheduleKind::kOneForwardOneBackward};
+  for (int i = 0; i < 4; ++i)
+    p.layers.push_back({.name = "",
+                        .forward_ns = 10,
+                        .backward_ns = 20,
+                        .update_ns = 5,
+                        .parameter_bytes = 100,
+                        .gradient_bytes = 100,
+                        .optimizer_bytes = 200});
+  const PipelinePlan apart = plan_pipeline(p);
+  p.ties = {{.layers = {0, 3}, .parameter_bytes = 100, .gradient_bytes = 100, .optimizer_bytes = 200}};
+  const PipelinePlan tied = plan_pipeline(p);
+  EXPECT_EQ(tied.outcome, Outcome::kOptimal);
+  EXPECT_EQ(tied.step_ns, apart.step_ns + 2 * p.latency_ns + 100);
+  EXPECT_EQ(tied.ranks[0].parameters, 200);
+  EXPECT_TRUE(check_pipeline(p, tied).valid);
+  p.ranks = 1;
+  const PipelinePlan alone = plan_pipeline(p);
+  EXPECT_EQ(alone.ranks[0].parameters, 300);
+  EXPECT_EQ(alone.ranks[0].optimizer_state, 600);
+}
+
+TEST(Pipeline, RefusesTiesThatCannotBe) {
+  PipelineProblem p;
+  p.layers.push_back({.name = "", .parameter_bytes = 10});
+  p.layers.push_back({.name = "", .parameter_bytes = 10});
+  for (const PipelineTie& tie :
+       {PipelineTie{.layers = {0}}, PipelineTie{.layers = {0, 2}}, PipelineTie{.layers = {1, 0}},
+        PipelineTie{.layers = {0, 0}}, PipelineTie{.layers = {-1, 0}},
+        PipelineTie{.layers = {0, 1}, .parameter_bytes = 11}, PipelineTie{.layers = {0, 1}, .gradient_bytes = 1}}) {
+    p.ties = {tie};
+    EXPECT_THROW(plan_pipeline(p), Error);
+  }
+  p.ties = {{.layers = {0, 1}, .parameter_bytes = 6}, {.layers = {0, 1}, .parameter_bytes = 5}};
+  EXPECT_THROW(plan_pipeline(p), Error) << "together they are more than a layer has";
+  p.ties.assign(65, {.layers = {0, 1}});
+  EXPECT_THROW(plan_pipeline(p), Error);
 }
 
 TEST(Pipeline, RefusesByTheReason) {
@@ -351,9 +442,14 @@ TEST(Pipeline, ReadsItsFormatStrictly) {
   const PipelineProblem p = parse_pipeline(text(R"(,"schedules":["zbv"],"memory_limit_bytes":null)"), "x");
   EXPECT_EQ(p.layers[0].input_ns + p.layers[0].weight_ns, 3);
   EXPECT_EQ(p.schedules, std::vector{ScheduleKind::kZeroBubbleV});
+  const PipelineProblem tied = parse_pipeline(text(R"(,"ties":[{"layers":[0,3],"gradient_bytes":7}])"), "x");
+  ASSERT_EQ(tied.ties.size(), 1U);
+  EXPECT_EQ(tied.ties[0].layers, (std::vector<std::int32_t>{0, 3}));
+  EXPECT_EQ(tied.ties[0].gradient_bytes, 7);
   for (const char* more :
        {R"(,"schedules":["gpipe"])", R"(,"gbps":0)", R"(,"ranks":2)", R"(,"what":1)", R"(,"latency_ns":-1)",
-        R"(,"schedules":["zbv","1f1b","zbv"])", R"(,"stages_per_rank":[2,2])"})
+        R"(,"schedules":["zbv","1f1b","zbv"])", R"(,"stages_per_rank":[2,2])", R"(,"ties":[{}])",
+        R"(,"ties":[{"layers":[0,-1]}])", R"(,"ties":[{"layers":[0],"bytes":1}])"})
     EXPECT_THROW(parse_pipeline(text(more), "x"), Error) << more;
 }
 

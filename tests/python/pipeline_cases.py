@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import os
+import random
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import stowage
@@ -53,10 +56,10 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> None:
     assert (a - b).abs().max().item() <= 1e-9, (a - b).abs().max().item()
 
 
-def _runs(size: int, schedule: str, stages: int = 1, **more) -> stowage.Chain:
-    alone = _chain()
-    options = {"micro_batches": 4, "schedules": [schedule], "stages_per_rank": [stages], **more}
-    step = stowage.shard(_chain(), (size,), pipeline=options)
+def _runs(size: int, schedule: str, stages: int = 1, made=_chain) -> stowage.Chain:
+    alone = made()
+    options = {"micro_batches": 4, "schedules": [schedule], "stages_per_rank": [stages]}
+    step = stowage.shard(made(), (size,), pipeline=options)
     for batch in _batches(3):
         _equal(step(*batch), alone(*batch))
     state = step.state_dict()
@@ -153,14 +156,16 @@ def what_is_refused(rank: int, size: int) -> None:
             assert words in str(told), told
         else:
             raise AssertionError(words)
-    tied = _chain()
-    tied.layers[-1].weight = tied.layers[0].weight
+    written = _chain()
+    for layer in (written.layers[0], written.layers[-1]):
+        layer.register_buffer("shared", written.layers[0].weight.detach().clone())
+    written.layers[-1].shared = written.layers[0].shared
     try:
-        stowage.shard(tied, (size,), pipeline=4)(*batch)
+        stowage.shard(written, (size,), pipeline=4)(*batch)
     except stowage.Error as told:
         assert "make 1 pieces" in str(told), told
     else:
-        raise AssertionError("tied")
+        raise AssertionError("a shared buffer")
 
 
 def ranks_with_other_parameters(rank: int, size: int) -> None:
@@ -361,6 +366,92 @@ def one_parameter_by_two_names_keeps_its_state(rank: int, size: int) -> None:
     second.load_state_dict(first.state_dict(), first.optimizer_state_dict())
     for i in range(2, 4):
         _equal(second(*batches[i]), losses[i])
+
+
+_SCHEDULES = (("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1), ("zbv", 2))
+
+
+def _copies_are_alike(step) -> None:
+    for parameter in step.chain.parameters():
+        held: list[bytes | None] = [None] * step.mesh.size()
+        dist.all_gather_object(held, parameter.detach().numpy().tobytes())
+        assert len({h for h in held if h}) == 1
+
+
+def a_head_tied_to_the_embedding(rank: int, size: int) -> None:
+    def tied() -> stowage.Chain:
+        chain = _chain()
+        chain.layers[-1].weight = chain.layers[0].weight
+        return chain
+
+    for schedule, stages in _SCHEDULES:
+        step = _runs(size, schedule, stages, tied)
+        _copies_are_alike(step)
+        ends = {step.plan.stages[0]["rank"], step.plan.stages[-1]["rank"]}
+        assert len(ends) == (1 if schedule == "zbv" else 2)
+
+
+def gradients_clipped_by_the_norm_of_all(rank: int, size: int) -> None:
+    def clipped() -> stowage.Chain:
+        chain = _chain(optimizer=lambda ps: torch.optim.SGD(ps, lr=1.0))
+        chain.layers[-1].weight = chain.layers[0].weight
+        chain.max_norm = 0.02
+        return chain
+
+    for schedule, stages in _SCHEDULES:
+        _copies_are_alike(_runs(size, schedule, stages, clipped))
+    before, after = _chain(), clipped()
+    after(*_batches(1)[0])
+    moved = [a - b for a, b in zip(after.layers[1].parameters(), before.layers[1].parameters())]
+    assert 0 < torch.stack([m.norm() for m in moved]).norm() < 0.02
+
+
+class _Unused(nn.Module):
+    """Has a parameter, and gives it no gradient."""
+
+    def __init__(self, weight: nn.Parameter):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x):
+        return x * 2
+
+
+def layers_that_share_parameters_at_random(rank: int, size: int) -> None:
+    """Weights, biases or whole layers, by any of the layers; some are frozen, some of no use to one that has them."""
+    seed = int(os.environ.get("STOWAGE_TEST_SEED", "0"))
+    for turn in range(8):
+        draw = random.Random(f"{seed} {turn}")
+        layers, groups = size * 2 + draw.randrange(4), []
+        for _ in range(draw.randrange(1, 4)):
+            groups.append((draw.choice(["weight", "bias", "all"]), draw.sample(range(layers), draw.randrange(2, 4))))
+        unused, frozen = draw.random() < 0.4, draw.random() < 0.3
+        kind = draw.choice(
+            [lambda ps: torch.optim.AdamW(ps, lr=1e-2), lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9)]
+        )
+        max_norm = draw.choice([None, 0.05])
+
+        def made() -> stowage.Chain:
+            torch.manual_seed(turn)
+            middle: list[nn.Module] = [nn.Linear(WIDTH, WIDTH) for _ in range(layers)]
+            for what, of in groups:
+                for i in of[1:]:
+                    if what == "all":
+                        middle[i] = middle[of[0]]
+                    else:
+                        setattr(middle[i], what, getattr(middle[of[0]], what))
+            if frozen:
+                middle[groups[0][1][0]].weight.requires_grad_(False)
+            if unused:
+                middle.append(_Unused(middle[0].weight))
+            modules = [nn.Embedding(20, WIDTH), *middle, nn.Linear(WIDTH, 20)]
+            loss = lambda y, t: nn.functional.cross_entropy(y.flatten(0, 1), t.flatten())
+            return stowage.Chain([m.double() for m in modules], loss, kind, max_norm=max_norm)
+
+        try:
+            _copies_are_alike(_runs(size, *draw.choice(_SCHEDULES[:2]), made))
+        except BaseException as error:
+            raise AssertionError(f"STOWAGE_TEST_SEED={seed}, turn {turn}: {groups}, {unused}, {frozen}") from error
 
 
 def nothing_is_left_of_pipelines_that_end(rank: int, size: int) -> None:

@@ -18,7 +18,16 @@ from stowage.sharding.layer_costs import measured, modelled
 CASES = ranks.cases_of(pipeline_cases)
 ON_FOUR = [
     f"pipeline_cases.{name}"
-    for name in ("one_forward_one_backward", "interleaved", "zero_bubble", "zero_bubble_in_a_v", "a_cut_that_is_given")
+    for name in (
+        "one_forward_one_backward",
+        "interleaved",
+        "zero_bubble",
+        "zero_bubble_in_a_v",
+        "a_cut_that_is_given",
+        "a_head_tied_to_the_embedding",
+        "gradients_clipped_by_the_norm_of_all",
+        "layers_that_share_parameters_at_random",
+    )
 ]
 
 
@@ -56,6 +65,34 @@ def test_on_paper():
     assert max(r["peak"] for r in fitting.summary()["ranks"]) <= smallest
     with pytest.raises(TypeError, match=r"needs a stowage.Chain"):
         stowage.shard_plan(lambda x: x, batch, mesh=(2,), pipeline=4)
+
+
+def test_a_tie_is_held_by_each_rank_that_has_a_layer_of_it():
+    chain, batch = pipeline_cases._chain(4), pipeline_cases._batches(1)[0]
+    apart = stowage.shard_plan(chain, batch, mesh=(2,), pipeline={"micro_batches": 4, "schedules": ["1f1b"]})
+    chain.layers[-1].weight = chain.layers[0].weight
+    tied = stowage.shard_plan(chain, batch, mesh=(2,), pipeline={"micro_batches": 4, "schedules": ["1f1b"]})
+    size = chain.layers[0].weight.nbytes
+    assert tied.problem["ties"] == [
+        {"layers": [0, 3], "parameter_bytes": size, "gradient_bytes": size, "optimizer_bytes": 2 * size + 4}
+    ]
+    assert [r["parameters"] for r in tied.summary()["ranks"]] == [r["parameters"] for r in apart.summary()["ranks"]]
+    assert tied.summary()["step_ns"] > apart.summary()["step_ns"]
+
+
+def test_an_optimizer_that_draws_would_part_the_copies():
+    noisy = lambda ps: Updates(ps, lambda ps: [p.sub_(p.grad + torch.randn_like(p)) for p in ps])
+    chain, batch = pipeline_cases._chain(4, noisy), pipeline_cases._batches(1)[0]
+    assert stowage.shard_plan(chain, batch, mesh=(2,), pipeline=4)
+    chain.layers[-1].weight = chain.layers[0].weight
+    with pytest.raises(stowage.Unsupported, match="draws random numbers"):
+        stowage.shard_plan(chain, batch, mesh=(2,), pipeline=4)
+
+
+@pytest.mark.parametrize("max_norm, error", [(0, ValueError), (-1.0, ValueError), ("1", TypeError), (True, TypeError)])
+def test_a_norm_that_is_none(max_norm, error):
+    with pytest.raises(error, match="max_norm must be"):
+        stowage.Chain([nn.Linear(2, 2)], nn.functional.mse_loss, torch.optim.SGD, max_norm=max_norm)
 
 
 class Updates(torch.optim.Optimizer):

@@ -21,7 +21,9 @@ class Chain:
         layers: modules; what one returns (a tensor, or a tuple of tensors) the next is called with.
         loss: function (output of the last layer, target) -> a number that is a mean over the batch.
         optimizer: function (parameters) -> optimizer, such as ``lambda ps: torch.optim.AdamW(ps, lr=1e-3)``. Each rank of
-            a pipeline makes one of its own parameters: it must not look at all of them together (no clipping by norm).
+            a pipeline makes one of its own parameters: it must not look at all of them together.
+        max_norm: to which the gradients are clipped before the optimizer's step, by the norm of all of them, as
+            torch.nn.utils.clip_grad_norm_ does; None: they are not.
     """
 
     def __init__(
@@ -29,13 +31,19 @@ class Chain:
         layers: Sequence[torch.nn.Module],
         loss: Callable[[Any, Any], torch.Tensor],
         optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
+        *,
+        max_norm: float | None = None,
     ):
         self.layers = list(layers)
         if not self.layers or not all(isinstance(layer, torch.nn.Module) for layer in self.layers):
             raise TypeError("layers must be modules, at least one")
         if not callable(loss) or not callable(optimizer):
             raise TypeError("loss and optimizer must be functions")
-        self.loss, self.optimizer = loss, optimizer
+        if max_norm is not None and (isinstance(max_norm, bool) or not isinstance(max_norm, (int, float))):
+            raise TypeError(f"max_norm must be a number or None, not {type(max_norm).__name__}")
+        if max_norm is not None and not max_norm > 0:
+            raise ValueError(f"max_norm must be above 0, not {max_norm}")
+        self.loss, self.optimizer, self.max_norm = loss, optimizer, max_norm
         self._made: torch.optim.Optimizer | None = None
 
     @property
@@ -56,6 +64,8 @@ class Chain:
             values = as_tuple(layer(*values))
         loss = self.loss(values[0] if len(values) == 1 else values, target)
         loss.backward()
+        if self.max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters(), self.max_norm)
         self._made.step()
         self._made.zero_grad()
         return loss.detach()
@@ -88,20 +98,6 @@ def as_tuple(value: Any) -> tuple:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-def joined(layers: Sequence[torch.nn.Module]) -> list[bool]:
-    """Of each layer: whether it is in one piece with the one before, as a layer up to there and one from there on share a
-    parameter or a buffer."""
-    last: dict[int, int] = {}
-    for i, layer in enumerate(layers):
-        for tensor in [*layer.parameters(), *layer.buffers()]:
-            last[id(tensor)] = i
-    reach, result = 0, []
-    for i, layer in enumerate(layers):
-        result.append(i > 0 and i <= reach)
-        reach = max([reach, *(last[id(t)] for t in [*layer.parameters(), *layer.buffers()])])
-    return result
-
-
 def micro_batches(batch: Sequence[Any], count: int) -> list[tuple]:
     """``count`` equal parts."""
     for tensor in batch:
@@ -114,4 +110,4 @@ def micro_batches(batch: Sequence[Any], count: int) -> list[tuple]:
     return list(zip(*(tensor.chunk(count) for tensor in batch)))
 
 
-__all__ = ["Chain", "as_tuple", "handed_on", "joined", "micro_batches", "trainable"]
+__all__ = ["Chain", "as_tuple", "handed_on", "micro_batches", "trainable"]

@@ -4,6 +4,7 @@
     the loss         of two micro-batches together is the mean of each alone
     the optimizer    gives each parameter the same options, whether it is made of all of them or of a stage's
                      works on the parameters of each layer alone: clipping by a norm over all would see a stage's
+                     draws no numbers, where ranks have copies of a parameter: these would part
 
 An optimizer of torch.optim without hooks does the last. Another one steps once on tensors without memory, and each of its
 ops must meet tensors of one layer (of layers that share a parameter); of a foreach or fused op, the n-th of each list.
@@ -20,8 +21,9 @@ from stowage._torch.fakes import DATA_DEPENDENT, FakeTensorMode, is_fake
 from stowage._torch.optimizer_steps import only_torchs
 from stowage._torch.private import flatten, storage_address
 from stowage.errors import Unsupported
-from stowage.sharding.chain import Chain, as_tuple, handed_on, joined, trainable
+from stowage.sharding.chain import Chain, as_tuple, handed_on, trainable
 from stowage.sharding.program import takes_lists
+from stowage.sharding.ties import joined, ties
 
 _MOST_PAIRS = 8
 _TOLERANCE = 1e-3
@@ -143,8 +145,9 @@ def _made(like: torch.Tensor, device: torch.device) -> torch.Tensor:
 class _Apart(TorchDispatchMode):
     """Whose each tensor is, by its storage: the piece of the chain that its parameter belongs to."""
 
-    def __init__(self):
+    def __init__(self, has_ties: bool):
         super().__init__()
+        self._has_ties = has_ties
         self.owners: dict[int, int] = {}
         self._keep: list[Any] = []  # storages stay, so that their addresses are theirs
 
@@ -153,6 +156,11 @@ class _Apart(TorchDispatchMode):
         self._keep.append(tensor.untyped_storage())
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if self._has_ties and torch.Tag.nondeterministic_seeded in func.tags:
+            raise Unsupported(
+                f"the optimizer's step draws random numbers ({func}), and layers share a parameter: its copies on the ranks of a "
+                "pipeline would be updated by other numbers"
+            )
         result = func(*args, **(kwargs or {}))
         given = [[t for t in flatten(a)[0] if isinstance(t, torch.Tensor)] for a in (*args, *(kwargs or {}).values())]
         made = [t for t in flatten(result)[0] if isinstance(t, torch.Tensor)]
@@ -164,7 +172,7 @@ class _Apart(TorchDispatchMode):
             if len(owners) > 1:
                 raise Unsupported(
                     f"the optimizer's step looks at parameters of several layers together ({func}), and each rank of a pipeline "
-                    "has those of its stage: clip each parameter by its own norm or value, or not at all"
+                    "has those of its stage: clip each parameter by its own norm or value, or all by max_norm= of the chain"
                 )
             for t in (made[n : n + 1] if by_place else made) if owners else ():
                 self.give(t, *owners)
@@ -176,7 +184,7 @@ def _refuse_sums_over_layers(chain: Chain) -> None:
     made = chain.optimizer(parameters) if parameters else None
     if made is None or (only_torchs(made) and not isinstance(made, torch.optim.LBFGS)):
         return
-    apart, mode = _Apart(), FakeTensorMode(allow_non_fake_inputs=True)
+    apart, mode = _Apart(bool(ties(chain.layers))), FakeTensorMode(allow_non_fake_inputs=True)
     pieces, fakes = joined(chain.layers), {}
     with mode:
         piece = -1

@@ -20,7 +20,8 @@ from stowage._torch.distributed import backward_of_input, backward_of_weights
 from stowage._torch.fakes import DATA_DEPENDENT, FakeTensorMode
 from stowage._torch.private import flatten, flops_of, storage_address, storage_bytes
 from stowage.errors import Unsupported
-from stowage.sharding.chain import Chain, as_tuple, handed_on, joined, trainable
+from stowage.sharding.chain import Chain, as_tuple, handed_on, trainable
+from stowage.sharding.ties import joined, ties
 
 _REPEATS = 5
 
@@ -107,7 +108,7 @@ def layer_costs(chain: Chain, batch: tuple, clock: Any, copy: Callable, halves: 
         with torch.no_grad():
             values = layer(values)
         entry["sent_bytes"] = 0 if last else sum(t.nbytes for t in values)
-        entry["optimizer_bytes"] = _optimizer_bytes(chain, layer)
+        entry["optimizer_bytes"] = _optimizer_bytes(chain, layer.parameters)
         costs.append(entry)
     return costs
 
@@ -141,8 +142,9 @@ def _held(layer: _Layer, values: tuple) -> dict:
 
 def can_halve(chain: Chain, batch: tuple) -> bool:
     """PyTorch can run the backward of each layer in halves, as zero bubbles do. Tried on tensors without memory; what is in
-    several layers it cannot."""
-    if any(joined(chain.layers)):
+    several layers of a stage it cannot, and no stage has the first and the last."""
+    ends = (0, len(chain.layers) - 1)
+    if any(joined(chain.layers)) or any(tie.layers != ends for tie in ties(chain.layers)):
         return False
     try:
         modelled(chain, batch, halves=True)
@@ -182,29 +184,53 @@ def _times(chain: Chain, layer: _Layer, values: tuple, clock: Any, halves: bool)
             p.grad = torch.zeros_like(p)
         optimizer = chain.optimizer(layer.parameters)
         optimizer.step()  # makes its state
-        run("update_ns", lambda: (optimizer.step(), optimizer.zero_grad()))
+        run("update_ns", lambda: _update(chain, layer, optimizer))
     return found
 
 
-def _optimizer_bytes(chain: Chain, layer: _Layer) -> int:
-    if not layer.parameters:
+def _update(chain: Chain, layer: _Layer, optimizer: torch.optim.Optimizer) -> None:
+    if chain.max_norm is not None:
+        torch.nn.utils.clip_grad_norm_(layer.parameters, chain.max_norm)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _optimizer_bytes(chain: Chain, parameters: list[Any]) -> int:
+    if not parameters:
         return 0
-    for p in layer.parameters:
+    for p in parameters:
         p.grad = torch.zeros_like(p)
-    optimizer = chain.optimizer(layer.parameters)
+    optimizer = chain.optimizer(parameters)
     optimizer.step()
     states = [v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
     return sum({storage_address(v): storage_bytes(v) for v in states}.values())
 
 
+def tie_costs(chain: Chain) -> list[dict]:
+    """Of each tie the fields of docs/formats.md, by tensors without memory."""
+    found = []
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[]):
+        for tie in ties(chain.layers):
+            trained = [torch.empty_like(p).requires_grad_() for p in tie.parameters if p.requires_grad]
+            found.append(
+                {
+                    "layers": list(tie.layers),
+                    "parameter_bytes": sum(p.nbytes for p in tie.parameters),
+                    "gradient_bytes": sum(p.nbytes for p in trained),
+                    "optimizer_bytes": _optimizer_bytes(chain, trained),
+                }
+            )
+    return found
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
 def measured(chain: Chain, batch: tuple, halves: bool = True) -> list[dict]:
     """By running each layer, a few times, on copies."""
-
-    def copy(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
     with torch.random.fork_rng(devices=[]):
-        return layer_costs(chain, batch, _Watch(), copy, halves)
+        return layer_costs(chain, batch, _Watch(), _copy, halves)
 
 
 def modelled(chain: Chain, batch: tuple, halves: bool = True, **device: float) -> list[dict]:
@@ -223,4 +249,4 @@ def modelled(chain: Chain, batch: tuple, halves: bool = True, **device: float) -
         raise Unsupported(f"a layer reads numbers that depend on data, or makes shapes of them: {reason}") from None
 
 
-__all__ = ["measured", "modelled"]
+__all__ = ["measured", "modelled", "tie_costs"]

@@ -2,7 +2,8 @@
 torch.distributed.pipelining.
 
     rank 0    costs of each layer ─► plan: cuts, schedule, ledger ──broadcast──►
-    every rank    keeps its stages' layers ─► PipelineStage ─► the plan's schedule, micro-batch by micro-batch ─► its optimizer
+    every rank    keeps its stages' layers ─► PipelineStage ─► the plan's schedule, micro-batch by micro-batch
+                  ─► gradients of all micro-batches (stage_gradients.py) ─► its optimizer
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from stowage.errors import Error, Infeasible, Unsupported
 from stowage.sharding import chain_checks, layer_costs
 from stowage.sharding.chain import Chain, as_tuple, handed_on, micro_batches, trainable
 from stowage.sharding.group import Ranks, as_mesh
+from stowage.sharding.stage_gradients import StageGradients
 
 _DEVICE = ("tflops", "memory_gbps", "kernel_ns")
 _OPTIONS = ("micro_batches", "schedules", "stages_per_rank", "action_ns", "node_limit", "costs")
@@ -94,7 +96,7 @@ def problem_of(
     document = {
         "format": "stowage-pipeline", "version": 1, "name": chain.__name__, "ranks": ranks,
         **{k: v for k, v in options.items() if k != "costs"}, **links.get(0, {}),
-        "memory_limit_bytes": limit, "layers": layers,
+        "memory_limit_bytes": limit, "layers": layers, "ties": layer_costs.tie_costs(chain),
     }  # fmt: skip
     return json.dumps(document)
 
@@ -184,6 +186,7 @@ class PipelinedStep:
         self._whole: dict[int, torch.Size] = {}  # by id of a parameter or buffer: its shape
         self._layer_ranks: list[int] = []
         self._loss_type: torch.dtype | None = None
+        self._gradients: StageGradients | None = None
         self._optimizer: torch.optim.Optimizer | None = None
 
     # ---- Calling
@@ -249,12 +252,12 @@ class PipelinedStep:
                 self._stages.append(PipelineStage(module, s, len(plan.stages), device, group=self._group))
         micro_batches = self._options["micro_batches"]
         stages = self._stages[0] if plan.schedule == "1f1b" else self._stages
-        self._schedule = kinds[plan.schedule](stages, micro_batches, loss_fn=self._loss)
+        self._schedule = kinds[plan.schedule](stages, micro_batches, loss_fn=self._loss, scale_grads=False)
         if pipeline_order(self._schedule, rank) not in (None, plan.document["actions"][rank]):
             raise Error(f"this version of PyTorch runs {plan.schedule} in another order than was planned")
         self._keep_own(rank)
-        own = trainable(stage.submod for stage in self._stages)
-        self._optimizer = self.chain.optimizer(own) if own else None
+        self._gradients = StageGradients(self.chain, self._layer_ranks, self.mesh, micro_batches)
+        self._optimizer = self.chain.optimizer(self._gradients.own) if self._gradients.own else None
 
     def _loss(self, output: Any, target: Any) -> torch.Tensor:
         return handed_on((self.chain.loss(output, target),))[0]
@@ -277,6 +280,8 @@ class PipelinedStep:
         self._schedule.step(
             *(inputs if first else ()), target=target if last else None, losses=losses, return_outputs=False
         )
+        assert self._gradients is not None
+        self._gradients.finish()
         if self._optimizer is not None:
             self._optimizer.step()
             self._optimizer.zero_grad()
