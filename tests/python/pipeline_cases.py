@@ -11,6 +11,7 @@ import random
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 import stowage
 from stowage import _runtime
@@ -56,10 +57,11 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> None:
     assert (a - b).abs().max().item() <= 1e-9, (a - b).abs().max().item()
 
 
-def _runs(size: int, schedule: str, stages: int = 1, made=_chain) -> stowage.Chain:
+def _runs(size: int, schedule: str, stages: int = 1, made=_chain, mesh=None, axis: int | str = 0) -> stowage.Chain:
     alone = made()
-    options = {"micro_batches": 4, "schedules": [schedule], "stages_per_rank": [stages]}
-    step = stowage.shard(made(), (size,), pipeline=options)
+    parts = 4 if mesh is None else min(4, BATCH * (mesh[axis] if isinstance(axis, int) else 2) // size)
+    options = {"micro_batches": parts, "schedules": [schedule], "stages_per_rank": [stages], "axis": axis}
+    step = stowage.shard(made(), mesh or (size,), pipeline=options)
     for batch in _batches(3):
         _equal(step(*batch), alone(*batch))
     state = step.state_dict()
@@ -72,7 +74,7 @@ def _runs(size: int, schedule: str, stages: int = 1, made=_chain) -> stowage.Cha
 
 
 def _as_the_ledger_says(step) -> None:
-    ledger = step.plan.document["ranks"][step.mesh.get_local_rank()]
+    ledger = step.plan.document["ranks"][step._place.position]
     assert step.measured_bytes() == {k: ledger[k] for k in ("parameters", "gradients", "optimizer_state")}
     received = 0
     ranks = [s["rank"] for s in step.plan.stages]
@@ -81,7 +83,7 @@ def _as_the_ledger_says(step) -> None:
         for neighbour, rows in ((s - 1, stage.args_recv_info), (s + 1, stage.grad_recv_info)):
             if 0 <= neighbour < len(ranks) and ranks[neighbour] != ranks[s]:
                 received += sum(i.buffer.nbytes for row in rows.values() for i in row)
-    assert received == ledger["buffers"] > 0
+    assert received == ledger["buffers"] and (received > 0) == (step._place.positions > 1)
 
 
 def one_forward_one_backward(rank: int, size: int) -> None:
@@ -145,7 +147,10 @@ def what_is_refused(rank: int, size: int) -> None:
     batch = _batches(1)[0]
     for options, error, words in (
         ({"mesh": (size,), "pipeline": 3}, stowage.Unsupported, "not 3 equal micro-batches"),
-        ({"mesh": (size, 1), "pipeline": 4}, stowage.Unsupported, "one axis"),
+        ({"mesh": (size, 1), "pipeline": {"micro_batches": 4, "axis": 2}}, stowage.Error, "no axis 2"),
+        ({"mesh": (1, size), "pipeline": {"micro_batches": 4, "axis": "pp"}}, stowage.Error, "no axis 'pp'"),
+        ({"mesh": (1, size), "pipeline": {"micro_batches": 4, "axis": 0.5}}, TypeError, "axis is that"),
+        ({"mesh": (1, size), "pipeline": 8}, stowage.Unsupported, f"not {8 * size} equal micro-batches"),
         ({"mesh": (size,), "pipeline": 4, "budget": "1GiB"}, stowage.Unsupported, "budget= does not go"),
         ({"mesh": (size,), "pipeline": {"micro_batches": 4, "order": 1}}, TypeError, "has no 'order'"),
         ({"mesh": (size,), "pipeline": 4, "memory_limit": 1000}, stowage.Infeasible, "holds"),
@@ -452,6 +457,37 @@ def layers_that_share_parameters_at_random(rank: int, size: int) -> None:
             _copies_are_alike(_runs(size, *draw.choice(_SCHEDULES[:2]), made))
         except BaseException as error:
             raise AssertionError(f"STOWAGE_TEST_SEED={seed}, turn {turn}: {groups}, {unused}, {frozen}") from error
+
+
+def replicas_of_a_pipeline(rank: int, size: int) -> None:
+    """Over the other axes, which may be several, before and after that of the stages."""
+
+    def made() -> stowage.Chain:
+        chain = _chain()
+        chain.layers[-1].weight = chain.layers[0].weight
+        chain.layers[4].requires_grad_(False)
+        chain.max_norm = 0.05
+        return chain
+
+    meshes = [
+        ((1, size), 0),
+        ((size, 1), 0),
+        ((1, size), 1),
+        ((size // 2, 2), 0),
+        ((2, size // 2), 1),
+        ((2, 1, size // 2), 2),
+    ]
+    for turn, (mesh, axis) in enumerate(meshes):
+        schedule, stages = _SCHEDULES[turn % 4] if mesh[axis] > 1 else ("1f1b", 1)
+        step = _runs(size, schedule, stages, made, mesh, axis)
+        _copies_are_alike(step)
+        assert step._place.replicas == size // mesh[axis]
+    named = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("dp", "pp"))
+    step = _runs(size, "1f1b", 1, made, named, "pp")
+    assert len(step.plan.stages) == 2
+    losses = [None] * size
+    dist.all_gather_object(losses, step(*_batches(1)[0]))
+    assert all(torch.equal(loss, losses[0]) for loss in losses)
 
 
 def nothing_is_left_of_pipelines_that_end(rank: int, size: int) -> None:

@@ -27,6 +27,7 @@ ON_FOUR = [
         "a_head_tied_to_the_embedding",
         "gradients_clipped_by_the_norm_of_all",
         "layers_that_share_parameters_at_random",
+        "replicas_of_a_pipeline",
     )
 ]
 
@@ -78,6 +79,24 @@ def test_a_tie_is_held_by_each_rank_that_has_a_layer_of_it():
     ]
     assert [r["parameters"] for r in tied.summary()["ranks"]] == [r["parameters"] for r in apart.summary()["ranks"]]
     assert tied.summary()["step_ns"] > apart.summary()["step_ns"]
+
+
+def test_replicas_take_rows_and_add_up_gradients():
+    chain, batch = pipeline_cases._chain(4), pipeline_cases._batches(1)[0]
+    options = {"micro_batches": 2, "schedules": ["1f1b"]}
+    alone = stowage.shard_plan(chain, tuple(t[:4] for t in batch), mesh=(2,), pipeline=options)
+    links = {1: {"latency_ns": 1000, "gbps": 1}}
+    both = stowage.shard_plan(chain, batch, mesh=(2, 2), pipeline=options, links=links)
+    for one, other in zip(alone.problem["layers"], both.problem["layers"], strict=True):
+        assert {k: v for k, v in other.items() if k != "update_ns"} == {
+            k: v for k, v in one.items() if k != "update_ns"
+        }
+        assert other["update_ns"] - one["update_ns"] == 2 * 1000 + one["gradient_bytes"]
+    other_axis = stowage.shard_plan(chain, batch, mesh=(2, 4), pipeline={**options, "micro_batches": 4, "axis": 1})
+    assert len(other_axis.summary()["ranks"]) == 4
+    for axis in (2, -1, "pp"):
+        with pytest.raises(stowage.Error, match="has no axis"):
+            stowage.shard_plan(chain, batch, mesh=(2, 2), pipeline={**options, "axis": axis})
 
 
 def test_an_optimizer_that_draws_would_part_the_copies():

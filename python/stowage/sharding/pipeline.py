@@ -1,4 +1,4 @@
-"""A chain of layers over the ranks of a mesh's one axis: planned (docs/formats.md, section 5), and run by
+"""A chain of layers over the ranks of one axis of a mesh: planned (docs/formats.md, section 5), and run by
 torch.distributed.pipelining.
 
     rank 0    costs of each layer ─► plan: cuts, schedule, ledger ──broadcast──►
@@ -24,10 +24,11 @@ from stowage.errors import Error, Infeasible, Unsupported
 from stowage.sharding import chain_checks, layer_costs
 from stowage.sharding.chain import Chain, as_tuple, handed_on, micro_batches, trainable
 from stowage.sharding.group import Ranks, as_mesh
+from stowage.sharding.pipeline_mesh import PipelineMesh, axis_of, exchange_ns, replicas_of
 from stowage.sharding.stage_gradients import StageGradients
 
 _DEVICE = ("tflops", "memory_gbps", "kernel_ns")
-_OPTIONS = ("micro_batches", "schedules", "stages_per_rank", "action_ns", "node_limit", "costs")
+_OPTIONS = ("micro_batches", "schedules", "stages_per_rank", "action_ns", "node_limit", "costs", "axis")
 
 
 _WHOLE = ("1f1b", "interleaved")  # schedules that run backward as a whole
@@ -66,6 +67,9 @@ def checked_options(pipeline: Any) -> dict:
     count = options.get("micro_batches")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise TypeError(f"pipeline= needs a number of micro-batches, at least 1, not {count!r}")
+    axis = options.get("axis", 0)
+    if isinstance(axis, bool) or not isinstance(axis, (int, str)):
+        raise TypeError(f"pipeline=: axis is that of the stages, by its place or name in the mesh, not {axis!r}")
     costs = options.get("costs", "measured")
     if costs not in ("measured", "modelled") and not isinstance(costs, list):
         raise TypeError("pipeline=: costs are 'measured', 'modelled', or the list of layers of a problem")
@@ -73,10 +77,17 @@ def checked_options(pipeline: Any) -> dict:
 
 
 def problem_of(
-    chain: Chain, batch: tuple, ranks: int, options: dict, limit: int | None, links: dict | None, costs: Any
+    chain: Chain,
+    batch: tuple,
+    sizes: tuple[int, ...],
+    axis: int,
+    options: dict,
+    limit: int | None,
+    links: dict | None,
+    costs: Any,
 ) -> str:
-    """The problem's JSON, of the chain on this batch."""
-    parts = micro_batches(batch, options["micro_batches"])
+    """The problem's JSON, of the chain on this batch. sizes: of the mesh; axis: of the stages."""
+    parts = micro_batches(batch, options["micro_batches"] * replicas_of(sizes, axis))
     chain_checks.refuse_what_parts_change(chain, parts)
     halves = layer_costs.can_halve(chain, parts[0])
     if not halves:
@@ -93,9 +104,11 @@ def problem_of(
             if costs == "measured"
             else layer_costs.modelled(chain, parts[0], halves, **device)
         )
+        for layer in layers:
+            layer["update_ns"] = layer.get("update_ns", 0) + exchange_ns(layer["gradient_bytes"], sizes, axis, links)
     document = {
-        "format": "stowage-pipeline", "version": 1, "name": chain.__name__, "ranks": ranks,
-        **{k: v for k, v in options.items() if k != "costs"}, **links.get(0, {}),
+        "format": "stowage-pipeline", "version": 1, "name": chain.__name__, "ranks": sizes[axis],
+        **{k: v for k, v in options.items() if k not in ("costs", "axis")}, **links.get(axis, {}),
         "memory_limit_bytes": limit, "layers": layers, "ties": layer_costs.tie_costs(chain),
     }  # fmt: skip
     return json.dumps(document)
@@ -131,7 +144,8 @@ def plan_of(
     """On paper: no device, no ranks."""
     options = checked_options(pipeline)
     _require_chain(chain)
-    problem = problem_of(chain, batch, _one_axis(mesh), options, limit, links, options.get("costs", "modelled"))
+    axis = axis_of(options.get("axis", 0), mesh)
+    problem = problem_of(chain, batch, mesh, axis, options, limit, links, options.get("costs", "modelled"))
     plan = PipelinePlan(problem, solve_pipeline(problem))
     chain_checks.refuse_other_options(chain, plan.stages)
     return plan
@@ -147,12 +161,6 @@ def refuse_with_pipeline(**given: Any) -> None:
 def _require_chain(chain: Any) -> None:
     if not isinstance(chain, Chain):
         raise TypeError(f"a pipeline needs a stowage.Chain, whose layers it can cut, not {type(chain).__name__}")
-
-
-def _one_axis(mesh: tuple[int, ...]) -> int:
-    if len(mesh) != 1:
-        raise Unsupported(f"a pipeline is over a mesh of one axis so far, not {tuple(mesh)}")
-    return mesh[0]
 
 
 class _Stage(torch.nn.Module):
@@ -175,10 +183,10 @@ class PipelinedStep:
         _require_chain(chain)
         self._options = checked_options(pipeline)
         self.mesh = as_mesh(mesh)
-        _one_axis(tuple(self.mesh.size(i) for i in range(self.mesh.ndim)))
+        self._place = PipelineMesh(self.mesh, self._options.get("axis", 0))
         self.chain, self._limit, self._given_plan, self._links = chain, limit, plan, links
         self._ranks = Ranks(self.mesh)
-        self._group = self.mesh.get_group()
+        self._group = self._place.group
         self.plan: PipelinePlan | None = None
         self._stages: list[Any] = []
         self._times: list[int] = []
@@ -218,8 +226,8 @@ class PipelinedStep:
         return self.plan
 
     def _planned(self, batch: tuple) -> tuple[str, str]:
-        costs, ranks = self._options.get("costs", "measured"), self.mesh.size(0)
-        problem = problem_of(self.chain, batch, ranks, self._options, self._limit, self._links, costs)
+        costs, place = self._options.get("costs", "measured"), self._place
+        problem = problem_of(self.chain, batch, place.sizes, place.axis, self._options, self._limit, self._links, costs)
         if self._given_plan is None:
             plan = solve_pipeline(problem)
         else:
@@ -237,7 +245,7 @@ class PipelinedStep:
         )
 
         assert self.plan is not None
-        rank, plan, layers = self.mesh.get_local_rank(), self.plan, self.chain.layers
+        rank, plan, layers = self._place.position, self.plan, self.chain.layers
         kinds: dict[str, Callable] = {
             "1f1b": Schedule1F1B,
             "interleaved": ScheduleInterleaved1F1B,
@@ -256,7 +264,7 @@ class PipelinedStep:
         if pipeline_order(self._schedule, rank) not in (None, plan.document["actions"][rank]):
             raise Error(f"this version of PyTorch runs {plan.schedule} in another order than was planned")
         self._keep_own(rank)
-        self._gradients = StageGradients(self.chain, self._layer_ranks, self.mesh, micro_batches)
+        self._gradients = StageGradients(self.chain, self._layer_ranks, self._place, micro_batches)
         self._optimizer = self.chain.optimizer(self._gradients.own) if self._gradients.own else None
 
     def _loss(self, output: Any, target: Any) -> torch.Tensor:
@@ -273,7 +281,8 @@ class PipelinedStep:
                         tensor.data = tensor.new_empty(0)
 
     def _step(self, batch: tuple) -> torch.Tensor:
-        *inputs, target = batch
+        place = self._place
+        *inputs, target = (t.chunk(place.replicas)[place.replica] for t in batch)
         first = any(stage.is_first for stage in self._stages)
         last = any(stage.is_last for stage in self._stages)
         losses: list[torch.Tensor] = []
@@ -288,7 +297,7 @@ class PipelinedStep:
         return self._told(torch.stack([x.detach() for x in losses]).mean() if last else None)
 
     def _told(self, loss: torch.Tensor | None) -> torch.Tensor:
-        """The last stage's loss, on all ranks."""
+        """The last stage's loss, its mean over replicas, on all ranks."""
         owner = self._global_rank(len(self._layer_ranks) - 1)
         if self._loss_type is None:
             box = [None if loss is None else loss.dtype]
@@ -296,10 +305,13 @@ class PipelinedStep:
             self._loss_type = box[0]
         told = torch.empty((), dtype=self._loss_type, device=self.mesh.device_type) if loss is None else loss
         dist.broadcast(told, owner, group=self._group)
+        if self._place.alike is not None:
+            told = told / self._place.replicas
+            dist.all_reduce(told, group=self._place.alike)
         return told
 
     def _global_rank(self, layer: int) -> int:
-        return dist.get_global_rank(self._group, self._layer_ranks[layer])
+        return self._place.global_rank(self._layer_ranks[layer])
 
     # ---- What is known
 
@@ -312,7 +324,7 @@ class PipelinedStep:
                 for name, tensor in layer.state_dict(keep_vars=True).items():
                     value = tensor.detach().clone(memory_format=torch.contiguous_format)
                     if self.plan is not None:
-                        if self._layer_ranks[i] != self.mesh.get_local_rank():
+                        if self._layer_ranks[i] != self._place.position:
                             value = torch.empty(self._whole[id(tensor)], dtype=tensor.dtype, device=tensor.device)
                         dist.broadcast(value, self._global_rank(i), group=self._group)
                     found[f"{i}.{name}"] = value
@@ -384,7 +396,7 @@ class PipelinedStep:
         """Figures of this rank. step_ns: the median of its latest steps; planned_step_ns: what the plan says."""
         if self.plan is None:
             return {"rank": dist.get_rank(), "steps": 0}
-        document, rank = self.plan.document, self.mesh.get_local_rank()
+        document, rank = self.plan.document, self._place.position
         return {
             "rank": dist.get_rank(),
             "steps": len(self._times),

@@ -1,6 +1,7 @@
 """Gradients of a rank's stages, when the backwards of all micro-batches are done, before its optimizer's step.
 
-    sums over micro-batches ──► their mean ──► tied ones: the sum over their ranks (ties.py) ──► clipped to max_norm
+    sums over micro-batches ──► their mean, over replicas, too ──► tied ones: the sum over their ranks (ties.py)
+                            ──► clipped to max_norm
 
 PyTorch's own schedules would scale a parameter once for each stage of the rank that has it."""
 
@@ -11,20 +12,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stowage._torch.distributed import group_timeout
 from stowage.sharding.chain import Chain, trainable
+from stowage.sharding.pipeline_mesh import PipelineMesh
 from stowage.sharding.ties import ties
 
 
 class StageGradients:
     """Made on all ranks of the mesh, in one order with other collectives."""
 
-    def __init__(self, chain: Chain, layer_ranks: list[int], mesh: Any, micro_batches: int):
-        """layer_ranks: of each layer, its rank."""
-        rank = mesh.get_local_rank()
+    def __init__(self, chain: Chain, layer_ranks: list[int], mesh: PipelineMesh, micro_batches: int):
+        """layer_ranks: of each layer, its rank's position. micro_batches: of a replica."""
+        rank = mesh.position
         self.own = trainable(layer for layer, r in zip(chain.layers, layer_ranks) if r == rank)
-        self._micro_batches, self._max_norm = micro_batches, chain.max_norm
-        self._group, self._device = mesh.get_group(), mesh.device_type
+        self._parts, self._max_norm, self._mesh = micro_batches * mesh.replicas, chain.max_norm, mesh
         self._tied: list[tuple[Any, list[torch.nn.Parameter]]] = []  # with the group of their ranks
         self._counted_elsewhere: set[int] = set()  # ids of parameters, for the norm
         for tie in ties(chain.layers):
@@ -32,8 +32,7 @@ class StageGradients:
             ranks = sorted({layer_ranks[i] for i in tie.layers})
             if not parameters or len(ranks) < 2:
                 continue
-            members = [dist.get_global_rank(self._group, r) for r in ranks]
-            group = dist.new_group(members, timeout=group_timeout(dist.group.WORLD))
+            group = mesh.group_of(ranks)
             if rank in ranks:
                 self._tied.append((group, parameters))
             if rank in ranks[1:]:
@@ -43,7 +42,9 @@ class StageGradients:
         """A collective."""
         for p in self.own:
             if p.grad is not None:
-                p.grad.div_(self._micro_batches)
+                p.grad.div_(self._parts)
+        if self._mesh.alike is not None:
+            self._add_up(self._mesh.alike, self.own)
         for group, parameters in self._tied:
             self._add_up(group, parameters)
         if self._max_norm is not None:
@@ -51,22 +52,22 @@ class StageGradients:
 
     def _add_up(self, group: Any, parameters: list[torch.nn.Parameter]) -> None:
         """One that no rank has stays None, as in one process."""
-        there = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32, device=self._device)
+        there = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32, device=self._mesh.device)
         dist.all_reduce(there, group=group)
+        under_way = []
         for p, ranks in zip(parameters, there.tolist()):
-            if not ranks:
-                continue
-            own = torch.zeros_like(p) if p.grad is None else p.grad
-            total = own.to_dense().contiguous()
-            dist.all_reduce(total, group=group)
-            if total is not own and own.layout == torch.strided:
-                total = own.copy_(total)
-            p.grad = total
+            if ranks:
+                own = torch.zeros_like(p) if p.grad is None else p.grad
+                total = own.to_dense().contiguous()
+                under_way.append((p, own, total, dist.all_reduce(total, group=group, async_op=True)))
+        for p, own, total, sum_ in under_way:
+            sum_.wait()
+            p.grad = own.copy_(total) if total is not own and own.layout == torch.strided else total
 
     def _clip(self, max_norm: float) -> None:
         counted = [p.grad for p in self.own if p.grad is not None and id(p) not in self._counted_elsewhere]
-        squares = torch.nn.utils.get_total_norm(counted).to(self._device, torch.float64).square()
-        dist.all_reduce(squares, group=self._group)
+        squares = torch.nn.utils.get_total_norm(counted).to(self._mesh.device, torch.float64).square()
+        dist.all_reduce(squares, group=self._mesh.group)
         torch.nn.utils.clip_grads_with_norm_(self.own, max_norm, squares.sqrt())
 
 

@@ -246,8 +246,9 @@ def shard(
             at 12, and steps are planned with what is measured.
         strict: as for stowage.compile.
         pipeline: a number of micro-batches, or {"micro_batches", "schedules", "stages_per_rank", "action_ns", "node_limit",
-            "costs"} of docs/formats.md, section 5: train_step is a stowage.Chain, whose layers are cut into stages over the
-            mesh's one axis. Of the other arguments memory_limit, plan and links apply.
+            "costs", "axis"} of docs/formats.md, section 5: train_step is a stowage.Chain, whose layers are cut into stages over
+            that axis of the mesh (by its place or name; 0). The others have replicas, each with its rows of the batch. Of the
+            other arguments memory_limit, plan and links apply.
         options: any other of docs/formats.md, section 5; relative_gap=0.05 solves to within 5 % of the least time, and
             sooner.
 

@@ -184,7 +184,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         "--pipeline",
         type=size,
         metavar="N",
-        help="micro-batches: the step is a stowage.Chain, cut into stages over the mesh",
+        help="micro-batches: the step is a stowage.Chain, cut into stages over the mesh's first axis, with replicas over the others",
     )
     parser.add_argument(
         "--memory-limit", type=_bytes, metavar="BYTES", help="of a rank's modelled peak, with --pipeline"
