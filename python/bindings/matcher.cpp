@@ -134,7 +134,9 @@ void bind_matcher(nb::module_& m) {
             const nb::gil_scoped_release release;
             return ranges.refused(in);
           },
-          "inputs"_a, "The op that would raise for these arguments, with its line; \"\" for none.");
+          "inputs"_a, "The op that would raise for these arguments, with its line; \"\" for none.")
+      .def("foreseen", &rt::IndexRanges::foreseen,
+           "Of the recorder's ``around``, the places of those ops that raise for nothing but what refused() sees.");
   nb::class_<rt::Matcher>(m, "Matcher")
       .def("__init__", [](rt::Matcher* self, const TapeHandle& tape) { new (self) rt::Matcher(tape.tape); })
       .def(

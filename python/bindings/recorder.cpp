@@ -187,12 +187,15 @@ void bind_recorder(nb::module_& m) {
             options.distributed = distributed;
             options.source = [hidden = std::move(hidden)] { return source_line(hidden); };
             if (!around.is_none()) {
-              options.may_raise = [codes = std::make_shared<HeldObject>(around),
+              options.may_raise = [list = std::make_shared<HeldObject>(around),
                                    last = std::make_shared<HeldObject>(until)](bool anything) {
-                note_running_codes(codes->object, last->object);
-                if (!anything) return;
                 const nb::gil_scoped_acquire gil;
-                nb::borrow<nb::set>(codes->object).add(nb::none());
+                nb::set codes;
+                note_running_codes(codes, last->object);
+                if (anything) codes.add(nb::none());
+                auto all = nb::borrow<nb::list>(list->object);
+                all.append(codes);
+                return static_cast<std::int32_t>(nb::len(all)) - 1;
               };
             }
             if (!declares_form.is_none()) {
@@ -205,8 +208,10 @@ void bind_recorder(nb::module_& m) {
           },
           "fake"_a, "hidden"_a, "distributed"_a = false, "around"_a = nb::none(), "until"_a = nb::none(),
           "declares_form"_a = nb::none(),
-          "around: a set, for the codes that run when an op may raise because of what tensors hold, called by the code "
-          "``until``; with None, where it is an operator of others, which may raise anything. declares_form: of an "
+          "around: a list, for a set of the codes that run when an op may raise because of what tensors hold, called "
+          "by the "
+          "code ``until``; with None, where it is an operator of others, which may raise anything. declares_form: of "
+          "an "
           "operator's name, if that is not PyTorch's; tells whether it declares what "
           "its results look like.")
       .def(

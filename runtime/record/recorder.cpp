@@ -246,7 +246,8 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   op.grad_mode = c10::GradMode::is_enabled();
   op.backward = torch::autograd::get_current_graph_task_id() >= 0;
   const bool checks = checks_values(handle, op.backward) && !(asked && refuses_when_asked(handle));
-  if (options_.may_raise && (checks || talks_to_other_processes(handle))) options_.may_raise(is_custom(handle));
+  if (options_.may_raise && (checks || talks_to_other_processes(handle)))
+    op.around = options_.may_raise(is_custom(handle));
   op.settings = settings_ = settings_now(tape_->settings, settings_);
   if (!tape_->sections.empty() && tape_->sections.back().to < 0)
     op.section = static_cast<int>(tape_->sections.size()) - 1;

@@ -30,8 +30,9 @@ struct RecordOptions {
   std::function<std::string()> source;  // "file:line" of the user's code that is running now; may be empty
   // Does the operator of that name declare what its results look like, whatever tensors hold? Empty: none does
   std::function<bool(const std::string&)> declares_form;
-  // Called before an op that may raise because of what tensors hold; an operator of others may raise anything
-  std::function<void(bool anything)> may_raise;
+  // Called before an op that may raise because of what tensors hold; an operator of others may raise anything. Gives what
+  // the op is to have as TapeOp::around
+  std::function<std::int32_t(bool anything)> may_raise;
 };
 
 class Recorder final : public Interceptor {

@@ -22,11 +22,12 @@ struct Indexed {
   std::size_t index;  // the argument
   Counted of;         // what it counts
   bool from_end = false;
+  bool alone = true;  // nothing else that tensors hold makes it raise
 };
 
 constexpr std::array<Indexed, 23> kIndexed = {{
     {"aten::embedding", 1, Counted::kRows},
-    {"aten::_embedding_bag", 1, Counted::kRows},
+    {"aten::_embedding_bag", 1, Counted::kRows, false, false},  // offsets
     {"aten::nll_loss_forward", 1, Counted::kClasses},
     {"aten::nll_loss2d_forward", 1, Counted::kClasses},
     {"aten::gather", 2, Counted::kDimension},
@@ -55,6 +56,9 @@ constexpr std::size_t kIgnored = 4;  // the argument of nll_loss that says which
 constexpr std::array<std::string_view, 7> kMoves = {
     "aten::_to_copy", "aten::clone", "aten::constant_pad_nd", "aten::cat", "aten::stack", "aten::roll", "aten::flip"};
 
+// The same elements in every call, as they are made of numbers that also say how many there are.
+constexpr std::array<std::string_view, 3> kFixed = {"aten::arange", "aten::arange.start", "aten::arange.start_step"};
+
 bool counts(c10::ScalarType type) { return type == at::kLong || type == at::kInt; }
 
 class IndexSearch {
@@ -72,29 +76,35 @@ class IndexSearch {
       if (op.role != TapeOp::Role::kKernel) continue;
       const std::string name = full_name(op.handle);
       const auto known = std::ranges::find(kIndexed, name, &Indexed::name);
-      if (known != kIndexed.end()) take(op, *known);
+      const bool foreseen =
+          known != kIndexed.end() ? take(op, *known) && known->alone : checks_only_a_number(op.handle);
+      if (foreseen && op.around >= 0) foreseen_.push_back(op.around);
     }
     return std::move(found_);
   }
+  // Of what find() has gone through
+  [[nodiscard]] std::vector<std::int32_t> foreseen() { return std::move(foreseen_); }
 
  private:
   [[nodiscard]] const TensorMeta& meta(SlotId id) const { return tape_.slots[id.index()].meta; }
 
-  void take(const TapeOp& op, const Indexed& known) {
-    if (op.tensors.empty() || op.tensors[0].slots.empty() || !op.tensors[0].slots[0].valid()) return;
+  // True where all of its indices are looked at in each call, or are the same in all.
+  bool take(const TapeOp& op, const Indexed& known) {
+    if (op.tensors.empty() || op.tensors[0].slots.empty() || !op.tensors[0].slots[0].valid()) return false;
     const std::vector<std::int64_t> sizes = meta(op.tensors[0].slots[0]).sizes;
     const std::vector<SlotId>& indices = op.tensors.at(known.index).slots;
     const bool plain = std::ranges::all_of(indices, [&](SlotId id) { return !id.valid() || counts(type_of(id)); });
-    if (!plain) return;  // masks take as many dimensions as they have
+    if (!plain) return false;  // masks take as many dimensions as they have
+    bool all = true;
     for (std::size_t i = 0; i < indices.size(); ++i) {
       if (!indices[i].valid()) continue;
       IndexRange range{{}, TapeOpId(at_), 0, size(op, known.of, sizes, i), {}};
       if (known.of == Counted::kClasses && op.arguments.at(kIgnored).isInt())
         range.besides = op.arguments[kIgnored].toInt();
-      if (range.end < 0) continue;
-      if (known.from_end) range.least = -range.end;
-      trace(indices[i], range);
+      if (range.end >= 0 && known.from_end) range.least = -range.end;
+      all = range.end >= 0 && trace(indices[i], range) && all;
     }
+    return all;
   }
 
   [[nodiscard]] c10::ScalarType type_of(SlotId id) const { return meta(id).dtype.toScalarType(); }
@@ -121,31 +131,37 @@ class IndexSearch {
     return dim >= 0 && dim < rank ? sizes[static_cast<std::size_t>(dim)] : -1;
   }
 
-  // To the arguments that the elements come from, as they are before the step.
-  void trace(SlotId id, IndexRange range) {
+  // To the arguments that the elements come from, as they are before the step. True where these are all.
+  bool trace(SlotId id, IndexRange range) {
     const Slot& slot = tape_.slots[id.index()];
     const Block& block = tape_.blocks[slot.block.index()];
-    if (written_[slot.block.index()] < at_ || !counts(slot.meta.dtype.toScalarType())) return;
+    if (!block.device.is_cpu()) return true;  // no kernel raises there
+    if (written_[slot.block.index()] < at_ || !counts(slot.meta.dtype.toScalarType())) return false;
     if (block.external) {
       range.index = id;
       const bool there = std::ranges::any_of(found_, [&](const IndexRange& other) {
         return other.index == id && other.least == range.least && other.end == range.end &&
                other.besides == range.besides;
       });
-      if (block.input >= 0 && block.device.is_cpu() && !there) found_.push_back(range);
-      return;
+      if (block.input >= 0 && !there) found_.push_back(range);
+      return block.input >= 0;
     }
     const TapeOp& maker = tape_.op(block.creator);
-    if (std::ranges::find(kMoves, full_name(maker.handle)) == kMoves.end()) return;
+    const std::string name = full_name(maker.handle);
+    if (std::ranges::find(kFixed, name) != kFixed.end()) return true;
+    if (std::ranges::find(kMoves, name) == kMoves.end()) return false;
+    bool all = name != "aten::constant_pad_nd";  // with what it pads, beside
     for (const TensorRef& ref : maker.tensors)
       for (const SlotId operand : ref.slots)
-        if (operand.valid()) trace(operand, range);
+        if (operand.valid()) all = trace(operand, range) && all;
+    return all;
   }
 
   const Tape& tape_;
   std::vector<std::size_t> written_;  // by block: the first op that writes it
   std::size_t at_ = 0;
   std::vector<IndexRange> found_;
+  std::vector<std::int32_t> foreseen_;
 };
 
 template <class Index>
@@ -169,8 +185,11 @@ bool fits(const at::Tensor& indices, const IndexRange& range) {
 
 }  // namespace
 
-IndexRanges::IndexRanges(std::shared_ptr<const Tape> tape)
-    : tape_(std::move(tape)), ranges_(IndexSearch(*tape_).find()) {}
+IndexRanges::IndexRanges(std::shared_ptr<const Tape> tape) : tape_(std::move(tape)) {
+  IndexSearch search(*tape_);
+  ranges_ = search.find();
+  foreseen_ = search.foreseen();
+}
 
 std::string IndexRanges::refused(const std::vector<at::Tensor>& inputs) const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;

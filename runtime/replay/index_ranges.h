@@ -32,10 +32,13 @@ class IndexRanges {
   explicit IndexRanges(std::shared_ptr<const Tape> tape);
   // The op that would raise, with its line; "" for none. `inputs` by argument number.
   [[nodiscard]] std::string refused(const std::vector<at::Tensor>& inputs) const;
+  // TapeOp::around of those ops that raise for nothing but what refused() sees
+  [[nodiscard]] const std::vector<std::int32_t>& foreseen() const { return foreseen_; }
 
  private:
   std::shared_ptr<const Tape> tape_;
   std::vector<IndexRange> ranges_;
+  std::vector<std::int32_t> foreseen_;
 };
 
 }  // namespace stowage::runtime

@@ -294,6 +294,7 @@ std::string Matcher::why_not(const c10::OperatorHandle& handle, c10::DispatchKey
   const bool same = op.lifted_copy ? lifts_host_data(handle) : op.handle == handle;
   const auto recorded = [&] { return name_with_line(*tape_, op); };
   if (!same) return who + " calls " + full_name(handle) + " where " + recorded() + " was recorded";
+  if (refuses_number(handle, stack)) return who + " gives " + recorded() + " a number that it refuses";
   if (const KernelSettings now = KernelSettings::now(); now != tape_->settings[static_cast<std::size_t>(op.settings)])
     return who + " runs " + recorded() + " under another setting of PyTorch than was recorded: " +
            now.difference(tape_->settings[static_cast<std::size_t>(op.settings)]);

@@ -300,6 +300,16 @@ bool checks_values(const c10::OperatorHandle& op, bool backward) {
          (name == "div" && op.schema().overload_name().ends_with("_mode"));
 }
 
+bool checks_only_a_number(const c10::OperatorHandle& op) {
+  return in_aten(op) && base_name(op) == "bernoulli_" && op.schema().overload_name() == "float";
+}
+
+bool refuses_number(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) {
+  if (!checks_only_a_number(op)) return false;
+  const c10::IValue& probability = arguments[arguments.size() - op.schema().arguments().size() + 1];
+  return probability.isDouble() && !(probability.toDouble() >= 0 && probability.toDouble() <= 1);
+}
+
 bool is_elementwise_list_op(const c10::OperatorHandle& op) {
   if (!in_aten(op)) return false;
   const std::string_view name = base_name(op);

@@ -76,6 +76,9 @@ bool writes_argument(const c10::OperatorHandle& op, std::size_t index);
 // does not bring itself may always raise.
 bool checks_values(const c10::OperatorHandle& op, bool backward);
 bool is_custom(const c10::OperatorHandle& op);
+// One that checks nothing but a number among its arguments; and does it refuse that one?
+bool checks_only_a_number(const c10::OperatorHandle& op);
+bool refuses_number(const c10::OperatorHandle& op, const torch::jit::Stack& arguments);
 
 // A collective, or a wait for one.
 bool talks_to_other_processes(const c10::OperatorHandle& op);

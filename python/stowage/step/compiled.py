@@ -447,7 +447,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
 
         arrays = self._passing.arrays if any(r.recording.over_arrays for r in fit) else []
         contents = [copy.copy(array) for array in arrays]
-        may_run_twice = any(_may_run_again(r) or not r.trusted for r in fit) or arrays or began.recording.arrays
+        may_run_twice = any(self._may_run_again(r, inputs) for r in fit) or arrays or began.recording.arrays
         before = PythonState(World(self._fn, entry.given)) if may_run_twice else None
         try:
             result, replay = began.transaction(step, others, python=True, arguments=inputs, inputs=bound[0])
@@ -459,6 +459,16 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         if replay is not None:
             self._has_planned(entry, replay)
         return result
+
+    def _may_run_again(self, replay: Replay, inputs: list[torch.Tensor]) -> bool:
+        """The step's Python, after a kernel has raised."""
+        if not replay.trusted:
+            return True
+        recording = replay.recording
+        return _catches(replay) and (
+            recording.catches_unforeseen
+            or (recording.catches_values and (self._budget is not None or bool(replay.refused_index(inputs))))
+        )
 
     def _guards_missed(self, entry: Entry, difference: str) -> None:
         """A check has found what the guards did not see: unchecked calls before it may have been wrong, later ones must
@@ -667,11 +677,6 @@ def _put_back(arrays: Sequence[Any], contents: Sequence[Any]) -> None:
 
 def _catches(replay: Replay) -> bool:
     return replay.recording.world.catches
-
-
-def _may_run_again(replay: Replay) -> bool:
-    """The step's Python, after a kernel has raised."""
-    return _catches(replay) and (replay.recording.catches_values or not replay.trusted)
 
 
 def _may_be_caught(replay: Replay, error: Exception) -> bool:

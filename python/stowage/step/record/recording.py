@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import types
 from collections.abc import Callable, Sequence
@@ -84,6 +85,8 @@ class Recording:
     over_arrays: bool = False  # kernels read the memory of arrays among the arguments, which come anew with each call
     makes_generators: bool = False  # it draws from random generators that it makes, or comes by, or sets them
     catches_values: bool = True  # its Python may catch what a kernel raises because of what tensors hold
+    catches_unforeseen: bool = True  # also where no index is refused among the arguments
+    index_ranges: Any = None  # which says that
     met: Sequence[int] = ()  # identities of what its arguments hold (Passing.met)
     remembers: str = ""  # what PyTorch keeps from one call for the next: its Python must run in every call
 
@@ -123,7 +126,7 @@ def record(
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
     world = world or World(fn)
     hidden = LIBRARY_FOLDERS + generated_code()
-    around: set[types.CodeType | None] = set()
+    around: list[set[types.CodeType | None]] = []
     recorder = _runtime.Recorder(fake, hidden, world.distributed, around, _watched.__code__, declares_form)
     recording: Recording | None = None
     try:
@@ -144,7 +147,11 @@ def record(
             passing or Passing(),
             step or fn,
         )
-        recording.catches_values = world.catches_from(around)
+        recording.index_ranges = _runtime.IndexRanges(recording.tape)
+        foreseen = set(recording.index_ranges.foreseen())
+        unforeseen = (codes for i, codes in enumerate(around) if i not in foreseen)
+        recording.catches_values = world.catches_from(itertools.chain(*around))
+        recording.catches_unforeseen = world.catches_from(itertools.chain(*unforeseen))
         return recording
     finally:
         recorder.close()

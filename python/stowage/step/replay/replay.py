@@ -114,7 +114,6 @@ class Replay:
         self.planned_calls = 0
         self.shadowed_because = why_python_must_run(recording)
         self.matcher = _runtime.Matcher(recording.tape)
-        self._index_ranges = _runtime.IndexRanges(recording.tape)
         self.matcher.look_closely(bool(room.looks))
         self._memory: list[torch.Tensor | None] = []
         self._harmless: dict[tuple[int, ...], int] = {}  # see Listener
@@ -227,7 +226,7 @@ class Replay:
     def refused_index(self, arguments: list[torch.Tensor]) -> str:
         """The operator that would raise, as an index among the arguments is out of its range; "" for none. Of a call that
         it may serve."""
-        return self._index_ranges.refused(self.inputs(arguments))
+        return self.recording.index_ranges.refused(self.inputs(arguments))
 
     def _other_tensors(self, arguments: list[torch.Tensor]) -> str:
         for place in self.recording.replaced:
