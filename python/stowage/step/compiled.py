@@ -460,14 +460,14 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             self._has_planned(entry, replay)
         return result
 
-    def _may_run_again(self, replay: Replay, inputs: list[torch.Tensor]) -> bool:
+    @staticmethod
+    def _may_run_again(replay: Replay, inputs: list[torch.Tensor]) -> bool:
         """The step's Python, after a kernel has raised."""
         if not replay.trusted:
             return True
         recording = replay.recording
         return _catches(replay) and (
-            recording.catches_unforeseen
-            or (recording.catches_values and (self._budget is not None or bool(replay.refused_index(inputs))))
+            recording.catches_unforeseen or (recording.catches_values and bool(replay.refused_index(inputs)))
         )
 
     def _guards_missed(self, entry: Entry, difference: str) -> None:
