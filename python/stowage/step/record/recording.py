@@ -147,11 +147,12 @@ def record(
             passing or Passing(),
             step or fn,
         )
-        recording.index_ranges = _runtime.IndexRanges(recording.tape)
-        foreseen = set(recording.index_ranges.foreseen())
-        unforeseen = (codes for i, codes in enumerate(around) if i not in foreseen)
-        recording.catches_values = world.catches_from(itertools.chain(*around))
-        recording.catches_unforeseen = world.catches_from(itertools.chain(*unforeseen))
+        if recording.tape is not None:
+            recording.index_ranges = _runtime.IndexRanges(recording.tape)
+            foreseen = set(recording.index_ranges.foreseen())
+            unforeseen = (codes for i, codes in enumerate(around) if i not in foreseen)
+            recording.catches_values = world.catches_from(itertools.chain(*around))
+            recording.catches_unforeseen = world.catches_from(itertools.chain(*unforeseen))
         return recording
     finally:
         recorder.close()
