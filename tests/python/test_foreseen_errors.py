@@ -60,6 +60,11 @@ def dropped(model, x):
     return model.out(nn.functional.dropout(model.table(x), model.rate))
 
 
+def of_any_numbers(model, x):
+    y = model.out(model.table(x))
+    return y / (1 + torch.linalg.vector_norm(y) + torch.linalg.norm(y, dim=1, keepdim=True))
+
+
 def worked_out(model, x):
     return model.out(model.table((x * 3) // 3))
 
@@ -82,7 +87,7 @@ def in_bags(model, x):
     return nn.functional.embedding_bag(x, model.table.weight, torch.tensor([0, 2]), mode="sum")
 
 
-FORESEEN = [from_argument, moved, as_target, by_counted_places, gathered, picked, dropped]
+FORESEEN = [from_argument, moved, as_target, by_counted_places, gathered, picked, dropped, of_any_numbers]
 UNFORESEEN = [worked_out, by_a_buffer, through_a_buffer, written_before, in_bags]
 
 
