@@ -135,8 +135,16 @@ void bind_matcher(nb::module_& m) {
             return ranges.refused(in);
           },
           "inputs"_a, "The op that would raise for these arguments, with its line; \"\" for none.")
+      .def(
+          "may_refuse",
+          [](const rt::IndexRanges& ranges, const std::vector<Address>& inputs) {
+            const std::vector<at::Tensor> in = tensors_at(inputs);
+            const nb::gil_scoped_release release;
+            return ranges.may_refuse(in);
+          },
+          "inputs"_a, "As refused(), but whichever part of an argument the step looks at.")
       .def("foreseen", &rt::IndexRanges::foreseen,
-           "Of the recorder's ``around``, the places of those ops that raise for nothing but what refused() sees.");
+           "Of the recorder's ``around``, the places of those ops that raise for nothing but what may_refuse() sees.");
   nb::class_<rt::Matcher>(m, "Matcher")
       .def("__init__", [](rt::Matcher* self, const TapeHandle& tape) { new (self) rt::Matcher(tape.tape); })
       .def(

@@ -364,9 +364,12 @@ class IndexRanges:
         The op that would raise for these arguments, with its line; "" for none.
         """
 
+    def may_refuse(self, inputs: Sequence[int]) -> bool:
+        """As refused(), but whichever part of an argument the step looks at."""
+
     def foreseen(self) -> list[int]:
         """
-        Of the recorder's ``around``, the places of those ops that raise for nothing but what refused() sees.
+        Of the recorder's ``around``, the places of those ops that raise for nothing but what may_refuse() sees.
         """
 
 class Matcher:

@@ -56,8 +56,8 @@ constexpr std::size_t kIgnored = 4;  // the argument of nll_loss that says which
 constexpr std::array<std::string_view, 7> kMoves = {
     "aten::_to_copy", "aten::clone", "aten::constant_pad_nd", "aten::cat", "aten::stack", "aten::roll", "aten::flip"};
 
-// The same elements in every call, as they are made of numbers that also say how many there are.
-constexpr std::array<std::string_view, 3> kFixed = {"aten::arange", "aten::arange.start", "aten::arange.start_step"};
+// The same elements in every call, as it is made of a number that says how many there are.
+constexpr std::string_view kFixed = "aten::arange";
 
 bool counts(c10::ScalarType type) { return type == at::kLong || type == at::kInt; }
 
@@ -148,7 +148,7 @@ class IndexSearch {
     }
     const TapeOp& maker = tape_.op(block.creator);
     const std::string name = full_name(maker.handle);
-    if (std::ranges::find(kFixed, name) != kFixed.end()) return true;
+    if (name == kFixed) return true;
     if (std::ranges::find(kMoves, name) == kMoves.end()) return false;
     bool all = name != "aten::constant_pad_nd";  // with what it pads, beside
     for (const TensorRef& ref : maker.tensors)
@@ -202,6 +202,16 @@ std::string IndexRanges::refused(const std::vector<at::Tensor>& inputs) const {
     if (!fits(indices, range)) return name_with_line(*tape_, tape_->op(range.op));
   }
   return {};
+}
+
+bool IndexRanges::may_refuse(const std::vector<at::Tensor>& inputs) const {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return std::ranges::any_of(ranges_, [&](const IndexRange& range) {
+    const Slot& slot = tape_->slots[range.index.index()];
+    const at::Tensor& input = inputs.at(static_cast<std::size_t>(tape_->blocks[slot.block.index()].input));
+    if (!input.defined() || !input.has_storage()) return false;
+    return input.dtype() != slot.meta.dtype || !fits(input, range);
+  });
 }
 
 }  // namespace stowage::runtime

@@ -32,7 +32,9 @@ class IndexRanges {
   explicit IndexRanges(std::shared_ptr<const Tape> tape);
   // The op that would raise, with its line; "" for none. `inputs` by argument number.
   [[nodiscard]] std::string refused(const std::vector<at::Tensor>& inputs) const;
-  // TapeOp::around of those ops that raise for nothing but what refused() sees
+  // As refused(), but of all that an argument holds, where the step looks at a part of it: Python may choose another part
+  [[nodiscard]] bool may_refuse(const std::vector<at::Tensor>& inputs) const;
+  // TapeOp::around of those ops that raise for nothing but what may_refuse() sees
   [[nodiscard]] const std::vector<std::int32_t>& foreseen() const { return foreseen_; }
 
  private:

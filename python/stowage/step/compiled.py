@@ -467,7 +467,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             return True
         recording = replay.recording
         return _catches(replay) and (
-            recording.catches_unforeseen or (recording.catches_values and bool(replay.refused_index(inputs)))
+            recording.catches_unforeseen or (recording.catches_values and replay.may_refuse_index(inputs))
         )
 
     def _guards_missed(self, entry: Entry, difference: str) -> None:

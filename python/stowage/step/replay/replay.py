@@ -228,6 +228,10 @@ class Replay:
         it may serve."""
         return self.recording.index_ranges.refused(self.inputs(arguments))
 
+    def may_refuse_index(self, arguments: list[torch.Tensor]) -> bool:
+        """As refused_index(), where its Python may look at another part of an argument than was recorded."""
+        return self.recording.index_ranges.may_refuse(self.inputs(arguments))
+
     def _other_tensors(self, arguments: list[torch.Tensor]) -> str:
         for place in self.recording.replaced:
             tensor = place.get()
