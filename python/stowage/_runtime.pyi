@@ -250,7 +250,7 @@ class Tape:
 class Recorder:
     def __init__(self, fake: bool, hidden: Sequence[str], distributed: bool = False, around: object | None = None, until: object | None = None, declares_form: object | None = None) -> None:
         """
-        around: a list, for a set of the codes that run when an op may raise because of what tensors hold, called by the code ``until``; with None, where it is an operator of others, which may raise anything. declares_form: of an operator's name, if that is not PyTorch's; tells whether it declares what its results look like.
+        around: a list, for a set of the codes that run when an op may raise because of what tensors hold, up to the code ``until``; with None, where it is an operator of others, which may raise anything. declares_form: of an operator's name, if that is not PyTorch's; tells whether it declares what its results look like.
         """
 
     def declare(self, tensor: int, kind: str, name: str) -> None: ...

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace stowage::pipeline {
 
@@ -32,6 +33,9 @@ Chain::Chain(const PipelineProblem& problem) : problem_(problem), sums_(problem.
                      .sent_bytes = tie.gradient_bytes,
                      .latency_ns = problem.latency_ns,
                      .gbps = problem.gbps});
+    std::vector<std::int32_t>& before = tied_before_.emplace_back(problem.layers.size() + 1);
+    for (const std::int32_t i : tie.layers) ++before[static_cast<std::size_t>(i) + 1];
+    std::partial_sum(before.begin(), before.end(), before.begin());
   }
 }
 
@@ -63,11 +67,10 @@ StageCosts Chain::stage(const Schedule& schedule, std::int32_t s, std::int32_t f
   costs.held_bytes = to.held - from.held + buffer_bytes(schedule, s, first, end);
   costs.saved_bytes = to.saved - from.saved;
   for (std::size_t t = 0; t < ties_.size(); ++t) {
-    const std::vector<std::int32_t>& layers = problem_.ties[t].layers;
-    const auto here = std::ranges::lower_bound(layers, end) - std::ranges::lower_bound(layers, first);
+    const std::int64_t here = tied_layers(t, first, end);
     if (here == 0) continue;
     costs.ties |= std::uint64_t{1} << t;
-    if (here < std::ssize(layers)) costs.open_ties |= std::uint64_t{1} << t;
+    if (here < std::ssize(problem_.ties[t].layers)) costs.open_ties |= std::uint64_t{1} << t;
     costs.held_bytes -= (here - 1) * ties_[t].held_bytes;
   }
   return costs;

@@ -37,6 +37,10 @@ class Chain {
   [[nodiscard]] std::int64_t action_ns() const { return problem_.action_ns; }
   [[nodiscard]] std::int64_t micro_batches() const { return problem_.micro_batches; }
   [[nodiscard]] const std::vector<TieCosts>& ties() const { return ties_; }
+  // How many of layers [first, end) are a tie's
+  [[nodiscard]] std::int64_t tied_layers(std::size_t tie, std::int32_t first, std::int32_t end) const {
+    return tied_before_[tie][static_cast<std::size_t>(end)] - tied_before_[tie][static_cast<std::size_t>(first)];
+  }
 
  private:
   struct Sums {
@@ -50,6 +54,7 @@ class Chain {
   std::vector<Sums> sums_;
   std::vector<std::int32_t> cuts_;
   std::vector<TieCosts> ties_;
+  std::vector<std::vector<std::int32_t>> tied_before_;  // by tie: of its layers, those before each layer
   std::int64_t least_transfer_ns_ = 0;
 };
 

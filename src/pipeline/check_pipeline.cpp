@@ -3,8 +3,8 @@
 //
 // Checked: stages are contiguous, cover the layers in order and keep joined layers together; each rank runs the actions
 // of its own stages, each once, and can run them to the end (no rank waits for ever); step_ns is what the replay takes;
-// the ledger is what the replay holds, tied parameters once on a rank; no rank passes the limit; the bound is not above the step. Not checked: that the
-// bound holds, and that the order is the one that its schedule's name says.
+// the ledger is what the replay holds, tied parameters once on a rank; no rank passes the limit; the bound is not above
+// the step. Not checked: that the bound holds, and that the order is the one that its schedule's name says.
 //
 // O(actions * ranks * log actions).
 #include <algorithm>
@@ -28,6 +28,7 @@ class Replay {
 
   void run() {
     look_at_stages();
+    find_holders();
     look_at_actions();
     replay();
     look_at_ledger();
@@ -148,8 +149,9 @@ class Replay {
     }
     for (std::size_t r = 0; r < next.size(); ++r)
       if (next[r] < plan_.actions[r].size()) wrong("rank ", r, " waits for ever at its action ", next[r]);
-    for (const PipelineTie& tie : problem_.ties) {
-      const std::map<std::int32_t, std::int64_t> holders = holders_of(tie);
+    for (std::size_t t = 0; t < problem_.ties.size(); ++t) {
+      const PipelineTie& tie = problem_.ties[t];
+      const auto& holders = holders_[t];
       if (holders.size() < 2 || tie.gradient_bytes == 0) continue;
       std::int64_t together = 0;
       for (const auto& [r, _] : holders) together = std::max(together, clock[static_cast<std::size_t>(r)]);
@@ -173,13 +175,14 @@ class Replay {
     if (plan_.bound_ns > plan_.step_ns) wrong("the bound is above the step");
   }
 
-  // The ranks that have layers of the tie, and how many
-  [[nodiscard]] std::map<std::int32_t, std::int64_t> holders_of(const PipelineTie& tie) const {
-    std::map<std::int32_t, std::int64_t> found;
+  void find_holders() {
+    std::vector<std::int32_t> rank_of(problem_.layers.size());
     for (const PipelineStage& stage : plan_.stages)
-      for (const std::int32_t i : tie.layers)
-        if (stage.first <= i && i < stage.end) ++found[stage.rank];
-    return found;
+      for (std::int32_t i = stage.first; i < stage.end; ++i) rank_of[static_cast<std::size_t>(i)] = stage.rank;
+    for (const PipelineTie& tie : problem_.ties) {
+      auto& holders = holders_.emplace_back();
+      for (const std::int32_t i : tie.layers) ++holders[rank_of.at(static_cast<std::size_t>(i))];
+    }
   }
 
   void look_at_ledger() const {
@@ -198,10 +201,10 @@ class Replay {
         if (s > 0 && apart(index - 1)) held.buffers += problem_.micro_batches * bytes_after(index - 1);
         if (s + 1 < plan_.stages.size() && apart(index)) held.buffers += problem_.micro_batches * bytes_after(index);
       }
-      for (const PipelineTie& tie : problem_.ties) {
-        const auto holders = holders_of(tie);
-        const auto here = holders.find(r);
-        if (here == holders.end()) continue;
+      for (std::size_t t = 0; t < problem_.ties.size(); ++t) {
+        const PipelineTie& tie = problem_.ties[t];
+        const auto here = holders_[t].find(r);
+        if (here == holders_[t].end()) continue;
         held.parameters -= (here->second - 1) * tie.parameter_bytes;
         held.gradients -= (here->second - 1) * tie.gradient_bytes;
         held.optimizer_state -= (here->second - 1) * tie.optimizer_bytes;
@@ -235,6 +238,7 @@ class Replay {
   const PipelineProblem& problem_;
   const PipelinePlan& plan_;
   std::map<Key, std::int64_t> ended_;
+  std::vector<std::map<std::int32_t, std::int64_t>> holders_;  // by tie: the ranks that have layers of it, and how many
   std::vector<std::int64_t> busy_;
 };
 

@@ -76,16 +76,19 @@ std::string too_large(const PipelineProblem& problem, const Chain& chain, std::i
   if (stages * problem.micro_batches > kMostForwards)
     return concat("has ", stages * problem.micro_batches, " forward passes of its stages, and at most ", kMostForwards,
                   " are planned");
-  if (stages * chain.pieces() * chain.pieces() > kMostSteps)
-    return concat("has too many stages, ", stages, ", for ", chain.pieces(), " pieces of layers");
+  // Each looks at all ties
+  if (stages * chain.pieces() * chain.pieces() / 4 * (4 + std::ssize(problem.ties)) > kMostSteps)
+    return concat("has too many stages, ", stages, ", for ", chain.pieces(), " pieces of layers with ",
+                  problem.ties.size(), " ties");
   return "";
 }
 
-// A node of the search goes through the actions of the schedule once.
+// A node of the search goes through the actions of the schedule once, and through the ties of each stage.
 std::int64_t node_limit(const PipelineProblem& problem, const Schedule& schedule) {
   constexpr std::int64_t kMostActions = 400'000'000;  // a second or so
   const std::int64_t actions =
-      std::int64_t{schedule.stages()} * problem.micro_batches * (schedule.splits_backward() ? 3 : 2);
+      std::int64_t{schedule.stages()} *
+      (problem.micro_batches * (schedule.splits_backward() ? 3 : 2) + 8 * std::ssize(problem.ties));
   return std::min(problem.node_limit, std::max<std::int64_t>(1, kMostActions / actions));
 }
 
@@ -115,11 +118,11 @@ void write_out(const PipelineProblem& problem, const Chain& chain, const Schedul
         schedule.splits_backward() ? stages.back().input_ns + stages.back().weight_ns : stages.back().backward_ns;
     rank.busy_ns += problem.micro_batches * (stages.back().forward_ns + backward) + stages.back().update_ns;
   }
-  for (const PipelineTie& tie : problem.ties) {
+  for (std::size_t t = 0; t < problem.ties.size(); ++t) {
+    const PipelineTie& tie = problem.ties[t];
     std::vector<std::int64_t> held(plan.ranks.size());  // how often, as layers count it
     for (const PipelineStage& stage : plan.stages)
-      held[static_cast<std::size_t>(stage.rank)] +=
-          std::ranges::count_if(tie.layers, [&](std::int32_t i) { return i >= stage.first && i < stage.end; });
+      held[static_cast<std::size_t>(stage.rank)] += chain.tied_layers(t, stage.first, stage.end);
     for (std::size_t r = 0; r < held.size(); ++r) {
       const std::int64_t again = std::max<std::int64_t>(0, held[r] - 1);
       plan.ranks[r].parameters -= again * tie.parameter_bytes;

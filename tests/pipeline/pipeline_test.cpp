@@ -419,6 +419,22 @@ TEST(Pipeline, SmallFilesDoNotAskForMinutes) {
   for (const PipelineTry& t : plan.tried) EXPECT_LE(t.nodes, 400'000'000 / (8 * 4096 * 2) + 1);
 }
 
+TEST(Pipeline, ManyTiesDoNotAskForMinutes) {
+  for (const auto& [layers, ranks] : {std::pair{1024, 16}, std::pair{200, 64}, std::pair{24, 8}}) {
+    PipelineProblem p = unequal_chain(layers, ranks, 64);
+    PipelineTie all;
+    for (int i = 0; i < layers; ++i) all.layers.push_back(i);
+    all.gradient_bytes = 1;
+    p.ties.assign(64, all);
+    for (PipelineLayer& l : p.layers) l.gradient_bytes = 64;
+    try {
+      EXPECT_TRUE(check_pipeline(p, plan_pipeline(p)).valid);
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("has too many stages"), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(Pipeline, RefusesWhatTakesTooMuch) {
   for (const PipelineProblem& p : {unequal_chain(1024, 257, 4096), unequal_chain(4096, 64, 128)}) {
     try {
