@@ -209,10 +209,8 @@ void bind_recorder(nb::module_& m) {
           "fake"_a, "hidden"_a, "distributed"_a = false, "around"_a = nb::none(), "until"_a = nb::none(),
           "declares_form"_a = nb::none(),
           "around: a list, for a set of the codes that run when an op may raise because of what tensors hold, up to "
-          "the "
-          "code ``until``; with None, where it is an operator of others, which may raise anything. declares_form: of "
-          "an "
-          "operator's name, if that is not PyTorch's; tells whether it declares what "
+          "the code ``until``; with None, where it is an operator of others, which may raise anything. "
+          "declares_form: of an operator's name, if that is not PyTorch's; tells whether it declares what "
           "its results look like.")
       .def(
           "declare",

@@ -138,8 +138,8 @@ struct TapeOp {
   std::int32_t settings = 0;  // position in Tape::settings
   int section = -1;           // optimizer section, or -1
   int line = -1;              // position in Tape::lines
-  std::int32_t around =
-      -1;  // it may raise because of what tensors hold: a number for the codes around it, of the recorder's user
+  // It may raise because of what tensors hold: a number for the codes around it, of the recorder's user; else -1
+  std::int32_t around = -1;
   [[nodiscard]] bool draws() const { return random_order >= 0 && !draws_none; }
   // The argument whose number must be the recorded one, as the plan relies on it, or -1: with another one the step is
   // another step
