@@ -50,6 +50,8 @@ struct PipelineLayer {
   bool joined = false;           // with the layer before: they share what they write, and must be in one stage
 };
 
+inline constexpr std::int64_t kMostPipelineTies = 64;
+
 // Parameters that several layers share. Layers on other ranks hold copies, with state of their own, and add up gradients:
 // among n ranks in 2 (n - 1) rounds of a part of 1 / n each.
 struct PipelineTie {
@@ -60,7 +62,7 @@ struct PipelineTie {
 struct PipelineProblem {
   std::string name;
   std::vector<PipelineLayer> layers;
-  std::vector<PipelineTie> ties;  // at most 64
+  std::vector<PipelineTie> ties;  // at most kMostPipelineTies
   std::int32_t ranks = 1;
   std::int32_t micro_batches = 1;
   std::int64_t latency_ns = 6000;

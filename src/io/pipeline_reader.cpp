@@ -144,7 +144,7 @@ PipelineProblem parse_pipeline(std::string_view text, const std::string& name) {
         case 11: problem.name = JsonReader::read_string(value, where); break;
         case 12:
           json.read_list(value, where, [&](std::int64_t id, Value tie) {
-            if (id == 64) where.fail("has more than 64 entries");
+            if (id == kMostPipelineTies) where.fail(concat("has more than ", kMostPipelineTies, " entries"));
             problem.ties.push_back(read_tie(json, id, tie));
           });
           break;

@@ -31,8 +31,8 @@ void validate(const PipelineProblem& problem) {
     bytes += static_cast<double>(l.parameter_bytes + l.gradient_bytes + l.optimizer_bytes + l.saved_bytes +
                                  2 * l.sent_bytes);
   }
-  if (problem.ties.size() > 64)
-    throw Error(concat("a pipeline has ", problem.ties.size(), " ties, and at most 64 may be"));
+  if (std::ssize(problem.ties) > kMostPipelineTies)
+    throw Error(concat("a pipeline has ", problem.ties.size(), " ties, and at most ", kMostPipelineTies, " may be"));
   std::vector<PipelineLayer> rest = problem.layers;  // of each, what no tie has
   for (std::size_t t = 0; t < problem.ties.size(); ++t) {
     const PipelineTie& tie = problem.ties[t];

@@ -151,7 +151,7 @@ def test_as_eager(body, budget):
 def test_what_is_foreseen_needs_no_copy(body, budget, monkeypatch):
     _, step = run(body, True, 1, budget)
     told = [replay.recording for entry in step._entries.values() for replay in entry.replays]
-    assert all(r.catches_values for r in told if "bias" not in str(r.output_graphs)) and told
+    assert told and all(r.catches_values for r in told)
     expected = body in UNFORESEEN
     assert any(r.catches_unforeseen for r in told) is expected
 

@@ -7,7 +7,7 @@
                      draws no numbers, where ranks have copies of a parameter: these would part
 
 An optimizer of torch.optim without hooks does the last. Another one steps once on tensors without memory, and each of its
-ops must meet tensors of one layer (of layers that share a parameter); of a foreach or fused op, the n-th of each list.
+ops must meet tensors of one layer (of layers that share a buffer); of a foreach or fused op, the n-th of each list.
 """
 
 from __future__ import annotations

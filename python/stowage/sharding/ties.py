@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-_MOST = 64  # that a plan has
+_MOST = 64  # that a plan has: kMostPipelineTies
 
 
 @dataclass(frozen=True)

@@ -447,7 +447,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
 
         arrays = self._passing.arrays if any(r.recording.over_arrays for r in fit) else []
         contents = [copy.copy(array) for array in arrays]
-        may_run_twice = any(self._may_run_again(r, inputs) for r in fit) or arrays or began.recording.arrays
+        may_run_twice = any(_may_run_again(r, inputs) for r in fit) or arrays or began.recording.arrays
         before = PythonState(World(self._fn, entry.given)) if may_run_twice else None
         try:
             result, replay = began.transaction(step, others, python=True, arguments=inputs, inputs=bound[0])
@@ -459,16 +459,6 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         if replay is not None:
             self._has_planned(entry, replay)
         return result
-
-    @staticmethod
-    def _may_run_again(replay: Replay, inputs: list[torch.Tensor]) -> bool:
-        """The step's Python, after a kernel has raised."""
-        if not replay.trusted:
-            return True
-        recording = replay.recording
-        return _catches(replay) and (
-            recording.catches_unforeseen or (recording.catches_values and replay.may_refuse_index(inputs))
-        )
 
     def _guards_missed(self, entry: Entry, difference: str) -> None:
         """A check has found what the guards did not see: unchecked calls before it may have been wrong, later ones must
@@ -677,6 +667,13 @@ def _put_back(arrays: Sequence[Any], contents: Sequence[Any]) -> None:
 
 def _catches(replay: Replay) -> bool:
     return replay.recording.world.catches
+
+
+def _may_run_again(replay: Replay, inputs: list[torch.Tensor]) -> bool:
+    """The step's Python, after a kernel has raised."""
+    recording = replay.recording
+    unforeseen = recording.catches_unforeseen or (recording.catches_values and replay.may_refuse_index(inputs))
+    return not replay.trusted or (_catches(replay) and unforeseen)
 
 
 def _may_be_caught(replay: Replay, error: Exception) -> bool:
