@@ -1,11 +1,10 @@
 """Steps whose operators are small: what a call of a planned step costs beside its kernels, and what it saves of Python.
 
-Four ways to end a step, of three models. Planned calls of the first two do not run the step's Python; the number is theirs.
-In the others it runs in each call, over shells.
+Four ways to end a step, of three models. Planned calls do not run the step's Python, but for what is behind its work.
 
     loss           return loss.detach()
     number         return loss.item()
-    logged         losses.append(loss.item()), cleared now and then; return loss.item()
+    logged         losses.append(loss.item()), cleared now and then; return loss.item(): this runs by itself
     clipped        clip_grad_norm_ before the update; return loss.item()
 
 Rivals, each in a process of its own, in turns: eager; eager with tcmalloc; planned. A turn is 20 steps, timed together. All

@@ -102,6 +102,17 @@ void bind_executor(nb::module_& m) {
           },
           "inputs"_a, "time_ops"_a = false, "writes_counted"_a = false)
       .def(
+          "tells_as_recorded",
+          [](rt::Executor& executor, const std::vector<std::int32_t>& reads, const std::vector<Address>& inputs) {
+            const std::vector<at::Tensor> in = tensors_at(inputs);
+            const nb::gil_scoped_release release;
+            return executor.tells_as_recorded({reads.begin(), reads.end()}, in);
+          },
+          "reads"_a, "inputs"_a,
+          "Before run(): the step up to the last of these ops of Tape.reads. False where one tells another number than "
+          "when it was "
+          "recorded; then nothing has happened.")
+      .def(
           "rehearse",
           [](rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher, bool learn) {
             const std::vector<at::Tensor> in = tensors_at(inputs);

@@ -225,6 +225,14 @@ void bind_matcher(nb::module_& m) {
       .def_prop_ro("altered",
                    [](const rt::Matcher& m) { return std::vector<int>(m.altered().begin(), m.altered().end()); })
       .def_prop_ro("decides_as_before", &rt::Matcher::decides_as_before)
+      .def_prop_ro(
+          "told_otherwise",
+          [](const rt::Matcher& matcher) {
+            std::vector<std::int32_t> ops;
+            for (const rt::TapeOpId op : matcher.told_otherwise()) ops.push_back(static_cast<std::int32_t>(op.index()));
+            return ops;
+          },
+          "Ops that have told Python other numbers, which the step makes, than when it was recorded.")
       .def_prop_ro("left_by", &rt::Matcher::left_by)
       .def_prop_ro("plain_runs", &rt::Matcher::plain_runs)
       .def_prop_ro("read_shell", &rt::Matcher::read_shell)

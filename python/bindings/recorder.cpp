@@ -19,6 +19,7 @@
 #include "runtime.h"
 #include "runtime/record/cost_key.h"
 #include "runtime/record/recorder.h"
+#include "runtime/record/work.h"
 #include "runtime/replay/data_guards.h"
 #include "runtime/replay/matcher.h"
 #include "runtime/torch/sparse.h"
@@ -99,6 +100,13 @@ std::vector<std::tuple<Address, Address, bool, std::string>> memory_of(const Tap
 }  // namespace
 
 void bind_recorder(nb::module_& m) {
+  nb::class_<rt::Work>(m, "Work")
+      .def_ro("kernels", &rt::Work::kernels)
+      .def_ro("bytes", &rt::Work::bytes, "Of what they read and write.")
+      .def_ro("made_bytes", &rt::Work::made_bytes, "That they allocate.")
+      .def_ro(
+          "lasts", &rt::Work::lasts,
+          "They write what was there before the step, draw, or belong to a backward pass or to an optimizer's step.");
   nb::class_<TapeHandle>(m, "Tape")
       .def_prop_ro("refusal", [](const TapeHandle& t) { return t.tape->refusal; })
       .def_prop_ro("sections", [](const TapeHandle& t) { return t.tape->sections.size(); })
@@ -160,6 +168,9 @@ void bind_recorder(nb::module_& m) {
            "(address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.")
       .def("memory", &memory_of, "inputs"_a,
            "Of a recording that has just been made: (first byte, end, written, name) of what it finds and touches.")
+      .def(
+          "work_from", [](const TapeHandle& t, std::size_t op) { return rt::work_from(*t.tape, op); }, "op"_a,
+          "What its kernels do from this op on.")
       .def(
           "decided",
           [](const TapeHandle& t, const std::vector<Address>& inputs, bool other_numbers) {

@@ -175,6 +175,24 @@ class ThreadState:
 
 def uninterrupted(function: object, error: object | None = None, before: ThreadState | None = None) -> None: ...
 
+class Work:
+    @property
+    def kernels(self) -> int: ...
+
+    @property
+    def bytes(self) -> int:
+        """Of what they read and write."""
+
+    @property
+    def made_bytes(self) -> int:
+        """That they allocate."""
+
+    @property
+    def lasts(self) -> bool:
+        """
+        They write what was there before the step, draw, or belong to a backward pass or to an optimizer's step.
+        """
+
 class Tape:
     @property
     def refusal(self) -> str: ...
@@ -236,6 +254,9 @@ class Tape:
         """
         Of a recording that has just been made: (first byte, end, written, name) of what it finds and touches.
         """
+
+    def work_from(self, op: int) -> Work:
+        """What its kernels do from this op on."""
 
     def decided(self, inputs: Sequence[int], other_numbers: bool) -> tuple[str, bool]:
         """
@@ -422,6 +443,12 @@ class Matcher:
 
     @property
     def decides_as_before(self) -> bool: ...
+
+    @property
+    def told_otherwise(self) -> list[int]:
+        """
+        Ops that have told Python other numbers, which the step makes, than when it was recorded.
+        """
 
     @property
     def left_by(self) -> tuple[int, str]: ...
@@ -630,6 +657,11 @@ class Executor:
     def learned_something(self) -> bool: ...
 
     def run(self, inputs: Sequence[int], time_ops: bool = False, writes_counted: bool = False) -> RunStats: ...
+
+    def tells_as_recorded(self, reads: Sequence[int], inputs: Sequence[int]) -> bool:
+        """
+        Before run(): the step up to the last of these ops of Tape.reads. False where one tells another number than when it was recorded; then nothing has happened.
+        """
 
     def rehearse(self, inputs: Sequence[int], matcher: Matcher, learn: bool = True) -> tuple[RunStats, StateDigest]: ...
 

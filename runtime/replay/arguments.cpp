@@ -41,4 +41,11 @@ bool same_number(const c10::IValue& a, const c10::IValue& b) {
 
 bool same_value(const c10::IValue& a, const c10::IValue& b) { return a.tagKind() == b.tagKind() && same_number(a, b); }
 
+bool tells_recorded_numbers(const TapeOp& op, const std::vector<c10::IValue>& told) {
+  return std::equal(told.begin(), told.end(), op.values.begin(), op.values.end(),
+                    [](const c10::IValue& now, const c10::IValue& recorded) {
+                      return recorded.isScalar() && same_value(now, recorded);
+                    });
+}
+
 }  // namespace stowage::runtime

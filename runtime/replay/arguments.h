@@ -13,6 +13,10 @@ bool same_number(const c10::IValue& a, const c10::IValue& b);
 // The same bits of the same kind: 0.0 is not -0.0, and NaN is itself.
 bool same_value(const c10::IValue& a, const c10::IValue& b);
 
+// Of an op that tells numbers which the step makes: those that it has told when it was recorded. Of anything else than numbers that
+// is not known.
+bool tells_recorded_numbers(const TapeOp& op, const std::vector<c10::IValue>& told);
+
 inline bool same_content(const at::Tensor& a, const at::Tensor& b) { return same_bytes(a.storage(), b.storage()); }
 
 // A copy of what Python has lifted stands for lift_fresh(), which has one argument.

@@ -101,6 +101,9 @@ class Executor {
 
   // Runs the step up to `read`, one of Tape::reads, and returns what that hands to Python. The generator is as before.
   torch::jit::Stack tell(TapeOpId read, const std::vector<at::Tensor>& inputs);
+  // Runs the step up to the last of `reads`, in their order. False where one of them tells another number than when it was recorded:
+  // then nothing has happened.
+  bool tells_as_recorded(const std::vector<TapeOpId>& reads, const std::vector<at::Tensor>& inputs);
   // Since tell() and before run(): has this op run?
   [[nodiscard]] bool has_run(TapeOpId op) const { return parts_ && ran_at_[op.index()] < parts_->next; }
   // The same: is this external block where it was before the step, with what it held then?

@@ -5,6 +5,7 @@
 
 #include <chrono>
 
+#include "runtime/replay/arguments.h"
 #include "runtime/replay/executor.h"
 
 namespace stowage::runtime {
@@ -38,6 +39,15 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
   parts_->after = GeneratorState::current(tape_->generators);
   return std::move(told_);
+}
+
+bool Executor::tells_as_recorded(const std::vector<TapeOpId>& reads, const std::vector<at::Tensor>& inputs) {
+  for (const TapeOpId read : reads) {
+    if (tells_recorded_numbers(tape_->op(read), tell(read, inputs))) continue;
+    take_back();
+    return false;
+  }
+  return true;
 }
 
 // What is written in parts is saved (executor_undo.cpp).

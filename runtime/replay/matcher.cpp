@@ -220,7 +220,9 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   if (changed) note_changed(id);
   if (changed && mode_ == Mode::kStep && numbers().has_run(id)) take_back_numbers();
   if (op.role == Role::kKernel && tells_value(op.handle)) {
-    for (c10::IValue& value : tell(id, stack)) stack->push_back(std::move(value));
+    torch::jit::Stack told = tell(id, stack);
+    if (!tells_recorded_numbers(op, told)) told_otherwise_.push_back(id);
+    for (c10::IValue& value : told) stack->push_back(std::move(value));
   } else if (op.role == Role::kView && tells_value(op.handle)) {
     decide(id, stack);
   } else if (op.form == TapeOp::Form::kUnsure && mode_ == Mode::kStep) {

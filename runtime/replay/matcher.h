@@ -172,6 +172,8 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   [[nodiscard]] const std::set<int>& altered() const { return altered_; }
   // Numbers known before the step are others than was recorded, and those of the call before.
   [[nodiscard]] bool decides_as_before() const { return decides_otherwise_ && !decides_anew_; }
+  // Ops that have told Python other numbers, which the step makes, than when it was recorded.
+  [[nodiscard]] const std::vector<TapeOpId>& told_otherwise() const { return told_otherwise_; }
   // At which op it left the tape, and by which operator; where it was by none, -1.
   [[nodiscard]] const std::pair<std::int64_t, std::string>& left_by() const { return left_by_; }
   // Where it left the tape, an optimizer was at work.
@@ -388,7 +390,8 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   std::map<const DataGuard*, c10::IValue> ahead_;  // numbers that Python will ask for
   bool decides_otherwise_ = false;                 // it has been told another number than was recorded
   bool decides_anew_ = false;                      // and than in the call before
-  std::set<int> altered_;                          // of others_
+  std::vector<TapeOpId> told_otherwise_;
+  std::set<int> altered_;  // of others_
   // Nothing draws while a step is matched. What Python finds as the generator after i draws is python_generator_[i]: 0
   // as it was before the step, then marks, which tell where Python sets it. Draws that are alike lead from one mark to
   // one mark.

@@ -49,6 +49,7 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
   set_aside_.clear();
   ahead_.clear();
   decides_otherwise_ = decides_anew_ = false;
+  told_otherwise_.clear();
   altered_.clear();
   arrays_taken_back_ = false;
 }

@@ -41,7 +41,7 @@ RUNTIME_MAY_INCLUDE = {
 }
 
 SEES_A_STEP = {"_core", "_runtime", "_torch", "by_class", "errors"}
-IN_A_STEP = {"step/guards", "step/reach", "step/signature", "step/record", "step/replay"}
+IN_A_STEP = {"step/guards", "step/reach", "step/signature", "step/record", "step/replay", "step/cut"}
 
 # What each room of the Python package may import, besides itself; a file that is in no room is one of its own.
 PYTHON_MAY_IMPORT = {
@@ -69,6 +69,7 @@ PYTHON_MAY_IMPORT = {
         "step/reach",
         "step/record",
     },
+    "step/cut": {"_torch", "step/record", "step/replay"},
     "step": {*SEES_A_STEP, "compiled_regions", "sizes", "report", "eviction", *IN_A_STEP},
     "step/fit": {*SEES_A_STEP, "sizes", "report", "planning", *IN_A_STEP},  # without the life of a step
     "sharding": {

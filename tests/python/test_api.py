@@ -209,7 +209,7 @@ def test_structures_in_and_out():
 
     step = stowage.compile(train_step, strict=True)
     generator = torch.Generator().manual_seed(1)
-    for _ in range(6):
+    for _ in range(7):
         batch = {"x": torch.randn(3, 4, generator=generator), "pair": [None, torch.randn(3, 2, generator=generator)]}
         weight, bias = model.weight.detach().clone(), model.bias.detach().clone()
         out = step(batch, scale=2.0)

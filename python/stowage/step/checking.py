@@ -18,6 +18,10 @@ class Checking:
             raise Error(f"check must be 'auto', 'always', 'never' or a number of calls, not {how!r}")
         self._how = how
 
+    @property
+    def always(self) -> bool:
+        return self._how == "always"
+
     def is_due(self, replay) -> bool:
         """At the next planned call of a Replay."""
         next_call = replay.planned_calls + 1

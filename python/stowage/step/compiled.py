@@ -32,6 +32,7 @@ from stowage.errors import BEFORE, Error, Unsupported, UnsupportedWarning, say, 
 from stowage.report.progress import shown
 from stowage.step.attributes import FunctionAttributes
 from stowage.step.checking import Checking
+from stowage.step.cut.cutting import Cutting
 from stowage.step.eager_calls import EagerCall, EagerCalls
 from stowage.step.entry import MAX_HANDED_OUT, MAX_LOST_STATES, MAX_SHELLS_READ, Entry, keeps_tensors
 from stowage.step.forgetting import Forgetting
@@ -44,7 +45,7 @@ from stowage.step.reach.world import World
 from stowage.step.record import other_threads
 from stowage.step.record.recording import Recording, record
 from stowage.step.replay.repetition import told_to_repeat
-from stowage.step.replay.replay import KEEPS_LOST_STATES, Mismatch, Replay
+from stowage.step.replay.replay import KEEPS_LOST_STATES, Mismatch, OtherNumbers, Replay
 from stowage.step.replay.room import Room
 from stowage.step.replay.shadow import ReadsShell, Shadow
 from stowage.step.replay.step_plan import StepOptions
@@ -92,6 +93,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         room.regions.limited = self._budget is not None
         if self._budget is not None:
             self._eager_calls = EagerCalls(self._budget, link_gbps, self._room, options.leaving)
+        self._cutting = Cutting(train_step, self._budget is not None, checking.always)
         self._novelty = Novelty()
         self._told: set[str] = set()
         self._new_threads = 0
@@ -123,14 +125,25 @@ class CompiledStep(FunctionAttributes, LatestPlan):
                 "as any in a child of fork() where residents leave: they are the parent's", args, kwargs
             )
         _runtime.require_allocator()
+        served = False
         with _runtime.Turn(self._gate) as turn:
             if self._warned:
                 raise say(self._warned.pop(0), BEFORE)
             if not _runtime.budget_active():
                 turn.ends(self._eager_calls)
                 with contextlib.suppress(_BlockBegan), warnings_wait(self._warned), unheard():
-                    return self._step(turn, args, kwargs)
+                    halves = self._cutting.of_call(self._drop_all)
+                    parameters = () if halves is None else halves.parameters(*args, **kwargs)
+                    result = self._step(turn, args, kwargs)
+                    served = True
+        if served:
+            return result if halves is None else halves.rest(parameters, result)
         return self._fn(*args, **kwargs)  # a budget's block watches what eager does
+
+    @property
+    def _function(self) -> Callable:
+        """That is recorded and planned: the user's, or its first half."""
+        return self._cutting.function
 
     def _plainly(self, why: str, args: tuple, kwargs: dict) -> Any:
         """Where neither plan nor eager budget can work: what a mode of the user's does is no part of them."""
@@ -205,7 +218,8 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         if fit and replay is None and self._budget is not None and entry.may_hold_gone:
             entry.may_hold_gone = False
             self._alone(turn)
-            self._forget_gone(entry, World(self._fn, entry.given))  # what it holds has to make room, from this call on
+            # What it holds has to make room, from this call on
+            self._forget_gone(entry, World(self._function, entry.given))
             fit, replay = self._fitting(entry, key, inputs)
         self._novelty.note(key, entry.calls == 1 and not fit)
         if entry.replays and not fit:
@@ -240,6 +254,11 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             entry.serves(replay)
             entry.unchecked += 1
             return result
+        except OtherNumbers:
+            replay.tells_otherwise()
+            self._alone(turn)
+            rest = [r for r in fit if r is not replay]
+            return self._shadowed(entry, [replay, *rest], args, kwargs, inputs, unchanged=False)
         except Mismatch as mismatch:
             entry.wanted_because = str(mismatch)
             self._drop(entry, replay)
@@ -305,9 +324,9 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             self._forget_gone(entry, self._world_of_refused(entry) if self._budget is not None else None)
         with self._tally.eager_call(), self._within(entry, inputs):
             if self._has_compiled_regions(entry):
-                result = compiled_regions.run_alike(lambda: heard(self._fn, args, kwargs), self._room.regions)
+                result = compiled_regions.run_alike(lambda: heard(self._function, args, kwargs), self._room.regions)
             else:
-                result = heard(self._fn, args, kwargs)
+                result = heard(self._function, args, kwargs)
         entry.eager_calls += 1
         return result
 
@@ -343,7 +362,9 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         world = world or self._world_of_refused(entry)
         tapes = [replay.recording.tape for e in self._entries.values() for replay in e.replays]
         undo = not entry.refusal or entry.eager_calls < 2
-        return self._eager_calls.call(lambda: world or World(self._fn, entry.given), inputs, tapes, undo, gradients)
+        return self._eager_calls.call(
+            lambda: world or World(self._function, entry.given), inputs, tapes, undo, gradients
+        )
 
     def _world_of_refused(self, entry: Entry) -> World | None:
         """Of a step that runs eagerly, and may do so in all calls: looked for again where something in it has changed."""
@@ -351,7 +372,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             return None
         if entry.world is not None and entry.world.guard.changed():
             entry.world = None
-        entry.world = entry.world or World(self._fn, entry.given)
+        entry.world = entry.world or World(self._function, entry.given)
         return entry.world
 
     def _within(
@@ -407,7 +428,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             try:
                 with self._tally.check():
                     shadow = began.shadow(
-                        lambda: heard(self._fn, args, kwargs),
+                        lambda: heard(self._function, args, kwargs),
                         inputs,
                         others,
                         self._eager_call(entry, inputs, None, gradients),
@@ -448,7 +469,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         arrays = self._passing.arrays if any(r.recording.over_arrays for r in fit) else []
         contents = [copy.copy(array) for array in arrays]
         may_run_twice = any(_may_run_again(r, inputs) for r in fit) or arrays or began.recording.arrays
-        before = PythonState(World(self._fn, entry.given)) if may_run_twice else None
+        before = PythonState(World(self._function, entry.given)) if may_run_twice else None
         try:
             result, replay = began.transaction(step, others, python=True, arguments=inputs, inputs=bound[0])
         except Exception as error:
@@ -526,6 +547,12 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         entry.writes |= recording.writes
         entry.calls_closure = recording.calls_closure
         result = recording.result
+        if not recording.unsettled:
+            serves = self._cutting.serves(recording, key, entry)
+            if serves is None:
+                self._drop_all()
+                return result
+            recording, key = serves
         if recording.tape is None:
             entry.unsettled += not recording.beginning
             entry.beginnings += recording.beginning
@@ -572,7 +599,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         self._room.make_way()  # it needs what eager does, and no arena beside it
         with shown("recording a step"), self._tally.eager_call():
             recording = record(
-                self._fn,
+                self._function,
                 args,
                 kwargs,
                 inputs,
@@ -588,7 +615,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
 
     def _world(self, entry: Entry) -> World:
         """As it is now. That something is compiled in the step may be known from earlier calls alone."""
-        world = World(self._fn, entry.given)
+        world = World(self._function, entry.given)
         if self._room.regions.inside:
             world.compiled = world.compiled or self._name
         return world
@@ -643,11 +670,14 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         if _runtime.intercepting():
             return
         with _runtime.Turn(self._gate):
-            for entry in self._entries.values():
-                entry.replays.clear()
-                entry.world = None
-            self._forgetting.let_go()
-            self._latest = None
+            self._drop_all()
+
+    def _drop_all(self) -> None:
+        for entry in self._entries.values():
+            entry.replays.clear()
+            entry.world = None
+        self._forgetting.let_go()
+        self._latest = None
 
     def _refused(self, entry: Entry, reason: str, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         self._refuse(entry, reason)

@@ -122,6 +122,8 @@ class Entry(SignatureState):
             for i, (other, fits) in enumerate(zip(fit[1:], fitted[1:])):
                 other.numbers_fit = fits and i not in shadow.altered
         self._settles(replay, unchanged, shadow.decides_as_before)
+        if replay is shadow.began and not shadow.other_in_step:
+            replay.has_told(shadow)
         self.serves(replay)
 
     def _settles(self, replay: Replay, unchanged: bool, decides_as_before: bool) -> None:

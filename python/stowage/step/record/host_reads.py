@@ -26,6 +26,7 @@ from stowage._torch.function_modes import asking_frame, heard_by
 from stowage._torch.private import address
 from stowage._torch.replaced import meant
 from stowage.step.record import tensor_of
+from stowage.step.record.calls_of_step import CallsOfStep
 from stowage.step.record.content import (
     ARRAYS,
     POINTERS,
@@ -115,6 +116,7 @@ class HostReads(TorchFunctionMode):
         numbers_of: tuple[type, ...] = (),
     ):
         """``step``: the user's function. ``numbers_of``: classes of tensors, of whose numbers it is noted what becomes of them."""
+        self.calls = CallsOfStep.of(step)
         self._recorder = recorder
         self._step = step
         self._numbers_of = numbers_of
@@ -126,6 +128,7 @@ class HostReads(TorchFunctionMode):
         self.numbers: list[Number] = []  # for which the step has asked by a method of a tensor
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.calls.note(self._recorder.ops)
         told_of, func = func, meant(func)
         name = getattr(func, "__name__", "")
         if name in _COMPOSITES:

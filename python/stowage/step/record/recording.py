@@ -69,6 +69,7 @@ class Recording:
     # Which are numbers that the step makes, and of which its Python makes nothing else: the op of the tape, and their class
     output_numbers: dict[int, tuple[int, type]] = field(default_factory=dict)
     reads: bool = False  # its Python asks for other numbers that it makes
+    asks_itself: bool = False  # for one of those in the step's own code
     output_spec: Any = None
     # By position among the returned tensors: the node of autograd's that they end, whose graph is used up
     output_graphs: dict[int, str] = field(default_factory=dict)
@@ -88,6 +89,8 @@ class Recording:
     catches_unforeseen: bool = True  # also where no index is refused among the arguments
     index_ranges: Any = None  # which says that
     met: Sequence[int] = ()  # identities of what its arguments hold (Passing.met)
+    calls: Any = None  # where in the step's own code its ops were called from (CallsOfStep)
+    also_finds: str = ""  # an argument, under this name
     remembers: str = ""  # what PyTorch keeps from one call for the next: its Python must run in every call
 
 
@@ -288,9 +291,9 @@ def _record(
     set_before = Value(settings())
     nodes = _runtime.NodeHooks(addresses([*world.parameters(), *(t for _, t in world.tensors)]))
     node_hooks = nodes.now()
-    session = Session(recorder, world, [p for p, grad in before if grad is not None])
     fakes = any(is_fake(t) for t in inputs)
     host_reads = HostReads(recorder, not fakes, step, arguments, () if fakes else world.deaf)
+    session = Session(recorder, world, host_reads.calls, [p for p, grad in before if grad is not None])
     undo = _Undo(recorder, world, inputs)
     whole = not world.distributed and not fakes
     versions = [(name, t, t._version) for name, t in world.tensors if whole and not t.is_inference()]
@@ -308,6 +311,7 @@ def _record(
     recording.writes = frozenset(name for name, t, version in versions if t._version != version)
     recording.remembers = host_reads.asked
     recording.met = met
+    recording.calls = host_reads.calls
     if other := [place.name for place in replaced if isinstance(place, Held)]:
         recording.remembers = recording.remembers or f"calls find other tensors in {other[0]}"
     if any(t.requires_grad for t in arguments):
@@ -375,7 +379,7 @@ def _record(
             if recording.over_arrays:
                 recording.remembers = recording.remembers or "a tensor lies over an array among its arguments"
     recording.inputs = []
-    take_numbers(recording, tape.reads, numbers)
+    take_numbers(recording, tape.reads, numbers, (n.op for n in host_reads.numbers if n.own))
     if not recording.refusal:
         recording.tape = tape
         recording.output_forms = [(t.dtype, t.device) for t in returned]
@@ -417,7 +421,7 @@ def _judge_found_arguments(
             continue
         if recording.world.distributed or not any(tensor is argument for argument in arguments):
             recorder.refuse(f"an argument shares its memory with '{path}', which the function also reaches by itself")
-        recording.remembers = recording.remembers or f"it also finds an argument in '{path}'"
+        recording.also_finds = recording.also_finds or path
 
 
 def _found_anew(recording: Recording, fn, given: Sequence[Any], anew: frozenset[str]) -> list[torch.Tensor]:

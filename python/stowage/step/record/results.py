@@ -50,12 +50,16 @@ def take_outputs(recording: Any, args: tuple, kwargs: dict) -> list[torch.Tensor
     return tensors
 
 
-def take_numbers(recording: Any, reads: Iterable[int], numbers: dict[int, tuple[list[int], type]]) -> None:
-    """``reads``: the ops that tell what the step makes, known once it is recorded. ``numbers``: returned_numbers()."""
+def take_numbers(
+    recording: Any, reads: Iterable[int], numbers: dict[int, tuple[list[int], type]], own: Iterable[int]
+) -> None:
+    """``reads``: the ops that tell what the step makes, known once it is recorded. ``numbers``: returned_numbers(). ``own``: those
+    that the step's own code asks for."""
     left: set[int] = set(reads)
     returned = {op: found for op, found in numbers.items() if op in left}
     kinds = {leaf: (op, kind) for op, (leaves, kind) in returned.items() for leaf in leaves}
     recording.reads, recording.output_numbers = left != returned.keys(), kinds
+    recording.asks_itself = not (left - returned.keys()).isdisjoint(own)
     for leaf, value in enumerate(recording.output_leaves):
         if leaf in kinds:
             recording.output_leaves[leaf] = None

@@ -39,18 +39,20 @@ NAMES = frozenset({"item", *_CONVERSIONS})  # of Tensor's methods
 @dataclass
 class Number:
     """That the step has asked for. ``op``: of the tape; ``ways``: the places where it is returned, by way; None where one of them
-    makes more of it."""
+    makes more of it. ``own``: it was asked for in the step's own code, not in a function that this calls."""
 
     op: int
     value: Any
     ways: Ways | None
+    own: bool
 
 
 def number(op: int, name: str, tensor: torch.Tensor, value: Any, asked: types.FrameType, step: Any) -> Number:
     """``value``: what ``name``, of NAMES, gives of ``tensor``, called in the frame ``asked``, within a call of ``step`` by heard().
     The tensor's class has not heard of the question."""
     known = tensor.dtype in _DTYPES.get(type(value), ())
-    return Number(op, value, _ways(name, asked, step) if known else None)
+    own = asked.f_code is getattr(getattr(step, "__func__", step), "__code__", None)
+    return Number(op, value, _ways(name, asked, step) if known else None, own)
 
 
 def returned_numbers(numbers: Iterable[Number], result: Any) -> dict[int, tuple[list[int], type]]:

@@ -12,6 +12,7 @@ import torch
 from stowage._torch import optimizer_steps
 from stowage._torch.private import address, addresses
 from stowage.step.reach.world import World
+from stowage.step.record.calls_of_step import CallsOfStep
 from stowage.step.record.declared import declare_optimizer
 
 
@@ -40,8 +41,9 @@ class SchedulerEvent:
 class Session:
     """One recorded call: hooks on optimizers and schedulers, and the order in which they ran."""
 
-    def __init__(self, recorder, world: World, with_gradients: Iterable[torch.Tensor] = ()):
+    def __init__(self, recorder, world: World, calls: CallsOfStep, with_gradients: Iterable[torch.Tensor] = ()):
         """with_gradients: the parameters that have one as the step begins."""
+        self._calls = calls
         self._given = {id(p) for p in with_gradients}
         self._thread = threading.get_ident()  # the hooks on optimizers hear those of other threads, too
         self.recorder = recorder
@@ -59,6 +61,7 @@ class Session:
     def before_optimizer(self, optimizer, args, kwargs):
         if threading.get_ident() != self._thread or not self._watches:
             return
+        self._calls.note_step()
         self._optimizer_depth += 1
         if self._optimizer_depth > 1:  # a subclass that calls its parent's step()
             return
@@ -115,6 +118,7 @@ class Session:
 
     def _watched(self, scheduler, step):
         def watched_step(*args, **kwargs):
+            self._calls.note_step()
             if self._scheduler_depth == 0:
                 if not all(isinstance(v, (int, type(None))) for v in (*args, *kwargs.values())):
                     self.takes_number = True

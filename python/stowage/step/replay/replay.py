@@ -24,6 +24,7 @@ from stowage.step.record.other_threads import WRITTEN_MEANWHILE, Listener
 from stowage.step.record.recording import Recording
 from stowage.step.record.session import OptimizerEvent
 from stowage.step.record.told_contents import ToldContents
+from stowage.step.replay.expected_numbers import ExpectedNumbers
 from stowage.step.replay.rehearsal import Rehearsal
 from stowage.step.replay.repetition import Repetition
 from stowage.step.replay.room import Room
@@ -34,6 +35,11 @@ from stowage.step.replay.undo import Undo
 
 class Mismatch(Exception):
     """The user's Python no longer does what was recorded; nothing has been changed."""
+
+
+class OtherNumbers(Exception):
+    """The step makes other numbers, for which its Python would ask, than those that it was planned without Python for; nothing has
+    been changed."""
 
 
 class OtherRanks(Protocol):
@@ -55,14 +61,16 @@ class EagerBlocks(Protocol):
 
 
 KEEPS_LOST_STATES = "the step keeps a state of a random generator, and reads numbers"
+READS_NUMBERS = "it reads numbers that it makes"
 _ELSEWHERE = "where a tensor lies in memory that it shares with others"
 
 
-def why_python_must_run(recording: Recording) -> str:
-    """In every call; "" where guards see all that it reads, and the plan does all that it does."""
+def why_python_must_run(recording: Recording, reads: bool = True) -> str:
+    """In every call; "" where guards see all that it reads, and the plan does all that it does. ``reads``: also because it asks for
+    numbers that it makes."""
     if recording.keeps:
         return f"{recording.keeps}: the step keeps this tensor beyond its end"
-    if keeper := next((o for o in recording.world.optimizers if not _keeps_state_in_tensors(o)), None):
+    if keeper := next((o for o in recording.world.optimizers if not keeps_state_in_tensors(o)), None):
         return f"{type(keeper).__qualname__} may keep state in Python objects"
     if recording.finds:
         return f"each call finds another tensor in '{recording.finds}'"
@@ -70,14 +78,16 @@ def why_python_must_run(recording: Recording) -> str:
         return f"the step sets {recording.sets} by itself"
     if recording.remembers:
         return recording.remembers
+    if recording.also_finds:
+        return f"it also finds an argument in '{recording.also_finds}'"
     if recording.gradients.set_by_python:
         return "it sets a parameter's .grad to a tensor that it has not made"
     if recording.makes_generators:
         return "it uses a random generator that it makes, or comes by"
     if recording.returns:
         return f"it returns {recording.returns}"
-    if recording.reads:
-        return "it reads numbers that it makes"
+    if recording.reads and reads:
+        return READS_NUMBERS
     if recording.tape.takes_sparse:
         return "it reads sparse tensors"
     if recording.changes:
@@ -113,6 +123,7 @@ class Replay:
         self.served_at = 0  # the latest of its signature's calls that it has served
         self.planned_calls = 0
         self.shadowed_because = why_python_must_run(recording)
+        self._numbers = ExpectedNumbers(recording)
         self.matcher = _runtime.Matcher(recording.tape)
         self.matcher.look_closely(bool(room.looks))
         self._memory: list[torch.Tensor | None] = []
@@ -279,16 +290,28 @@ class Replay:
     def run(self, arguments: list[torch.Tensor]) -> Any:
         """One planned step. Returns what the user's function would.
 
-        Raises Mismatch when the optimizer's Python differs, Error when memory cannot be had, whatever a kernel raises,
+        Raises OtherNumbers where Python would be told others than was recorded, Mismatch when the optimizer's Python differs, Error when memory cannot be had, whatever a kernel raises,
         or an interrupt. The state is then as before the step, or as after it, and the error says which
         (executor_undo.cpp)."""
         inputs = self.inputs(arguments)
 
         def step(undo: Undo) -> Any:
             self.match(inputs)
+            if self._numbers.expected and not self.executor.tells_as_recorded(self._numbers.reads, inputs):
+                raise OtherNumbers
             return self.run_matched(inputs, arguments)
 
         return self.transaction(step, inputs=inputs)
+
+    def has_told(self, shadow: Shadow) -> None:
+        """A call's Python has done what this recording holds."""
+        if self.shadowed_because == READS_NUMBERS and self._numbers.has_told(shadow.told_otherwise):
+            self.shadowed_because = ""
+
+    def tells_otherwise(self) -> None:
+        """After OtherNumbers: Python has to run again."""
+        self._numbers.surprises()
+        self.shadowed_because = self.shadowed_because or READS_NUMBERS
 
     def run_matched(self, inputs: list[int], arguments: Sequence[torch.Tensor] = ()) -> Any:
         """run(), after match(), within transaction() or host_state()."""
@@ -506,6 +529,7 @@ class Replay:
             matcher.other_in_step,
             matcher.left_in_section,
             frozenset(matcher.altered),
+            frozenset(matcher.told_otherwise),
             matcher.decides_as_before,
             matcher.left_by,
             contents.handed_out,
@@ -640,7 +664,7 @@ def _without_cycles(holds: Callable[[], bool]) -> bool:
 _OPTIMIZERS = ("torch.optim", "accelerate.optimizer")  # packages
 
 
-def _keeps_state_in_tensors(optimizer: torch.optim.Optimizer) -> bool:
+def keeps_state_in_tensors(optimizer: torch.optim.Optimizer) -> bool:
     """So that a step() that has begun over shells can be taken back: what it has counted is in tensors, which are put
     back. Others count in numbers of Python, which would count twice when the plan turns out not to fit, and the step
     runs anew."""
@@ -653,4 +677,4 @@ def _nothing() -> None:
     pass
 
 
-__all__ = ["KEEPS_LOST_STATES", "Mismatch", "Replay", "why_python_must_run"]
+__all__ = ["KEEPS_LOST_STATES", "Mismatch", "OtherNumbers", "Replay", "keeps_state_in_tensors", "why_python_must_run"]

@@ -28,6 +28,7 @@ class Shadow:
     other_in_step: bool
     in_optimizer: bool  # what differed; there no guard is needed, as its Python runs in every call
     altered: frozenset[int]  # of the others, those that hold numbers of this call
+    told_otherwise: frozenset[int]  # ops that told other numbers, which the step makes, than when recorded
     decides_as_before: bool  # it was told other numbers than when recorded, those of the call before
     left_by: tuple[int, str]  # at which operator of the recording, or -1, and by which
     handed_out: bool  # what differed is something that no recording can do: memory that was handed out
