@@ -112,6 +112,8 @@ void bind_executor(nb::module_& m) {
           "Before run(): the step up to the last of these ops of Tape.reads. False where one tells another number than "
           "when it was "
           "recorded; then nothing has happened.")
+      .def("take_back", &rt::Executor::take_back,
+           "What tells_as_recorded() has done since the last run: residents and generator are as before it.")
       .def(
           "rehearse",
           [](rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher, bool learn) {

@@ -125,6 +125,9 @@ void bind_recorder(nb::module_& m) {
             return std::ranges::any_of(t.tape->ops, [](const rt::TapeOp& op) { return rt::any_sparse(op.arguments); });
           },
           "Kernels read sparse tensors, which each call gives them anew.")
+      .def_prop_ro(
+          "foreign", [](const TapeHandle& t) { return t.tape->foreign; },
+          "It has kernels that are not PyTorch's, and may be in Python.")
       .def_prop_ro("wall_ns", [](const TapeHandle& t) { return t.tape->wall_ns; })
       .def_prop_ro(
           "device", [](const TapeHandle& t) { return t.tape->device.str(); },

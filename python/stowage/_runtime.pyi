@@ -214,6 +214,10 @@ class Tape:
         """Kernels read sparse tensors, which each call gives them anew."""
 
     @property
+    def foreign(self) -> bool:
+        """It has kernels that are not PyTorch's, and may be in Python."""
+
+    @property
     def wall_ns(self) -> int: ...
 
     @property
@@ -661,6 +665,11 @@ class Executor:
     def tells_as_recorded(self, reads: Sequence[int], inputs: Sequence[int]) -> bool:
         """
         Before run(): the step up to the last of these ops of Tape.reads. False where one tells another number than when it was recorded; then nothing has happened.
+        """
+
+    def take_back(self) -> None:
+        """
+        What tells_as_recorded() has done since the last run: residents and generator are as before it.
         """
 
     def rehearse(self, inputs: Sequence[int], matcher: Matcher, learn: bool = True) -> tuple[RunStats, StateDigest]: ...

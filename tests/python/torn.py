@@ -125,7 +125,7 @@ class Twins:
     def settle(self) -> None:
         for _ in range(SETTLED):
             self.step()
-            if self.compiled.stats()["planned_steps"] >= 2:
+            if self.compiled.stats()["planned_steps"] >= 5:
                 return
         raise AssertionError(f"not planned: {self.compiled.refusal}")
 
@@ -301,6 +301,45 @@ def reader(width: int = 16) -> Loop:
     return loop
 
 
+def checked(width: int = 16) -> Loop:
+    """Its Python asks whether all went well, which is so in each call: the plan looks by itself."""
+    model = nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(width, 5)).train()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01, foreach=False)
+    loop = Loop(model, optimizer)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = classes(model, x, y)
+        if not torch.isfinite(loss):
+            return None
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        optimizer.step()
+        return loss.detach()
+
+    loop.step = step
+    return loop
+
+
+def logged(width: int = 16) -> Loop:
+    """What comes behind its work runs by itself."""
+    model = nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(width, 5)).train()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01, foreach=True)
+    loop, log = Loop(model, optimizer), []
+
+    def step(x, y):
+        optimizer.zero_grad()
+        out = model(x)
+        loss = F.cross_entropy(out.flatten(0, 1), y.flatten())
+        loss.backward()
+        optimizer.step()
+        log.append((loss.item(), (out.argmax(-1) == y).float().mean().item()))
+        return {"loss": log[-1][0], "right": log[-1][1]}
+
+    loop.step = step
+    return loop
+
+
 def called_back(width: int = 16) -> Loop:
     """PyTorch calls a function of its own, and it returns a number."""
     model = nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(width, 5)).train()
@@ -346,7 +385,20 @@ def scaled(width: int = 16) -> Loop:
 
 WORLDS = {
     f.__name__: f
-    for f in (mlp, conv, transformer, recurrent, embedding, dropout, accumulation, reader, called_back, scaled)
+    for f in (
+        mlp,
+        conv,
+        transformer,
+        recurrent,
+        embedding,
+        dropout,
+        accumulation,
+        reader,
+        checked,
+        logged,
+        called_back,
+        scaled,
+    )
 }
 WIDE = {
     "mlp": 128,
@@ -357,6 +409,8 @@ WIDE = {
     "dropout": 512,
     "accumulation": 512,
     "reader": 1024,
+    "checked": 1024,
+    "logged": 1024,
     "called_back": 1024,
     "scaled": 1024,
 }

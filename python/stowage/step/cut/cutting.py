@@ -88,7 +88,7 @@ def _may_help(recording: Recording) -> bool:
     """Must Python run only because of what the rest of a step can do?"""
     counts = not all(map(keeps_state_in_tensors, recording.world.optimizers))
     works = recording.gradients.set_by_python or recording.makes_generators or recording.tape.takes_sparse
-    otherwise = counts or works or recording.remembers or recording.finds
+    otherwise = counts or works or recording.remembers or recording.finds or recording.calls.drew
     return not otherwise and bool(_why_python_must_run(recording))
 
 

@@ -10,10 +10,12 @@ Told at each function of torch's that Python calls. O(frames between) each."""
 
 from __future__ import annotations
 
+import random
 import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 _MOST_FRAMES = 128
 
@@ -21,11 +23,14 @@ _MOST_FRAMES = 128
 @dataclass
 class CallsOfStep:
     """``code``: the step's own; None for what is no function. ``ops``: (offset in it, the first op since the call before), in the
-    order of the calls. ``steps``: offsets at which a step of an optimizer's or a scheduler's was called."""
+    order of the calls. ``steps``: offsets at which a step of an optimizer's or a scheduler's was called. ``drew``: from Python's or
+    NumPy's random numbers, before the last of these."""
 
     code: types.CodeType | None
     ops: list[tuple[int, int]] = field(default_factory=list)
     steps: set[int] = field(default_factory=set)
+    drew: bool = False
+    _generators: tuple = field(default_factory=lambda: _generators())
 
     @staticmethod
     def of(step: Callable) -> CallsOfStep:
@@ -39,6 +44,7 @@ class CallsOfStep:
 
     def note_step(self) -> None:
         self.steps.add(self._offset())
+        self.drew = self.drew or self._generators != _generators()
 
     def _offset(self) -> int:
         """In the step's code; -1 where it is not below."""
@@ -48,6 +54,12 @@ class CallsOfStep:
                 return -1 if frame is None else frame.f_lasti
             frame = frame.f_back
         return -1
+
+
+def _generators() -> tuple:
+    numpy: Any = sys.modules.get("numpy.random")
+    _, key, place, *rest = numpy.get_state() if numpy is not None else (None, b"", 0)
+    return random.getstate(), bytes(key), place, *rest
 
 
 __all__ = ["CallsOfStep"]

@@ -72,6 +72,7 @@ class Undo:
         if self._began.matcher.plain_runs != self._plain_runs and not isinstance(self.error, OutOfMemory):
             return  # what it did has happened; where memory was short, the budget's block has taken that back
         self._began.matcher.forget_step()
+        self._began.executor.take_back()  # what has run for numbers that are expected
         self._began.matcher.roll_back()
         self._holders.put_back()
         for cleared in self._cleared:
