@@ -59,10 +59,12 @@ class _Source:
         made = [
             lambda: f"({inner()} + {inner()})",
             lambda: f"({inner()} if {inner()} else {inner()})",
-            lambda: f"sum([{v} for {v} in range({inner()} % 3)])",
+            lambda: f"sum([{v} for {v} in range({self._name()} % 3)])",
             lambda: f"len({{({v}, {w}) for {v} in range(2) for {w} in range(2)}})",
             lambda: f"tell({inner()}, key={inner()})",
             lambda: f"(lambda q, z={self._name()}: q + z)({inner()})",
+            lambda: f"(lambda q: q + free)({inner()})",
+            lambda: f"sum(q + free for q in range({self._name()} % 3))",
             lambda: f"({self._name()} := {inner()})",
             lambda: f"({inner()} and {inner()})",
             lambda: f"raises({inner()})",
@@ -134,11 +136,7 @@ class _Source:
     def _while(self) -> None:
         counter, self._counters = f"i{self._counters}", self._counters + 1
         self._put(f"{counter} = 0")
-        self._put(f"while {counter} < {self._rng.randrange(3)}:")
-        self._indent += 1
-        self._put(f"{counter} += 1")
-        self._indent -= 1
-        self._block("    if True:")
+        self._block(f"while ({counter} := {counter} + 1) < {self._rng.randrange(1, 4)}:")
 
     def _try(self) -> None:
         self._block("try:")
@@ -169,7 +167,7 @@ class _Source:
 
 
 class RandomFunction:
-    """``source`` is what it was made of. A function for which Python finds no code: SyntaxError."""
+    """``source`` is what it was made of."""
 
     def __init__(self, rng: random.Random):
         self.source, signature = _Source(rng).text()

@@ -57,6 +57,7 @@ class _Flow:
     reads: frozenset[str] = frozenset()
     binds: frozenset[str] = frozenset()
     unbinds: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()  # of functions around
     before: int = -1  # depth of the stack; -1: nothing leads here
 
 
@@ -93,7 +94,7 @@ def _place(flow: list[_Flow], at: int, bound: list[frozenset[str] | None], read:
         _units([flow[i] for i in rest]),
         read[at],
         frozenset[str]().union(*(each.binds | each.unbinds for each in ran)),
-        frozenset(each.instruction.argval for each in ran if each.instruction.opcode in dis.hasfree),
+        frozenset[str]().union(*(each.shared for each in ran)),
     )
 
 
@@ -127,15 +128,18 @@ def _flow(code: types.CodeType) -> list[_Flow]:
         follows = () if i.opname in (*_ENDS, *_AWAY) or n + 1 == len(flow) else (n + 1,)
         each.nexts = (*follows, *jump)
         each.handlers = tuple(at[e.target] for e in entries if e.start <= i.offset < e.end)
-        each.reads, each.binds, each.unbinds = _variables(i)
+        if i.opcode in dis.hasfree:
+            each.shared = frozenset([i.argval])
+        elif i.opcode in dis.haslocal:
+            names = tuple(i.argval) if isinstance(i.argval, tuple) else (i.argval,)
+            each.shared = frozenset(names).intersection(code.co_freevars)  # cells of a function within, from Python 3.13 on
+            if not each.shared:
+                each.reads, each.binds, each.unbinds = _variables(i, names)
     return flow
 
 
-def _variables(i: dis.Instruction) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """That it reads, binds and unbinds."""
-    if i.opcode not in dis.haslocal:
-        return frozenset(), frozenset(), frozenset()
-    names = tuple(i.argval) if isinstance(i.argval, tuple) else (i.argval,)
+def _variables(i: dis.Instruction, names: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Local ones that it reads, binds and unbinds. ``names``: those that it names."""
     does = i.opname.replace("LOAD_FAST_BORROW", "LOAD_FAST")
     if does == "STORE_FAST_LOAD_FAST":
         return frozenset(names[1:]) - {names[0]}, frozenset(names[:1]), frozenset()
