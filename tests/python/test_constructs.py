@@ -222,7 +222,7 @@ def _steps_of(op, name: str, compiled: bool) -> list:
     step = stowage.compile(train_step) if compiled else train_step
     seen = [(float(step(torch.ones(2, 4))), random.random(), float(torch.rand(1)), MADE["calls"]) for _ in range(8)]
     if compiled:
-        assert step.stats()["planned_steps"] >= 4, step.refusal
+        assert step.stats()["planned_steps"] >= 3, step.refusal
     return seen
 
 

@@ -46,7 +46,7 @@ def test_random_functions(seed):
             assert function.outcome(_cut(place.offset)) == whole, (
                 f"seed {seed}, cut at {place.offset}:\n{function.source}"
             )
-    assert cuts > FUNCTIONS
+    assert cuts >= FUNCTIONS // 2
 
 
 def test_what_it_hands_over():

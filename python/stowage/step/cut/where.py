@@ -132,7 +132,8 @@ def _flow(code: types.CodeType) -> list[_Flow]:
             each.shared = frozenset([i.argval])
         elif i.opcode in dis.haslocal:
             names = tuple(i.argval) if isinstance(i.argval, tuple) else (i.argval,)
-            each.shared = frozenset(names).intersection(code.co_freevars)  # cells of a function within, from Python 3.13 on
+            # Cells of a function within, from Python 3.13 on
+            each.shared = frozenset(names).intersection(code.co_freevars)
             if not each.shared:
                 each.reads, each.binds, each.unbinds = _variables(i, names)
     return flow

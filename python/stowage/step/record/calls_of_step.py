@@ -44,6 +44,9 @@ class CallsOfStep:
 
     def note_step(self) -> None:
         self.steps.add(self._offset())
+
+    def note_draws(self) -> None:
+        """After a step of an optimizer's, while nobody notes what is called."""
         self.drew = self.drew or self._generators != _generators()
 
     def _offset(self) -> int:

@@ -93,6 +93,7 @@ class Session:
             return
         self._optimizer_depth -= 1
         if self._optimizer_depth == 0 and not self._closure:
+            self._calls.note_draws()
             self.world.resume()
             self.recorder.end_section()
             self.world.leave_optimizer(optimizer)
