@@ -20,12 +20,10 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stowage.step.record.bytecode_ways import Code
+from stowage.step.record.bytecode_ways import AWAY, Code
 
-_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RERAISE", "RAISE_VARARGS")
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
-_AWAY = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 _LONGEST = 1 << 16  # bytes, over which jumps can lead
 UNIT = 2  # bytes of an instruction, of an argument's further byte, and of a cache
 JUMP_UNITS = 2  # that a jump to the end takes, at the cut
@@ -65,9 +63,7 @@ class _Flow:
 def places(code: types.CodeType) -> tuple[Place, ...]:
     """In the order of the code. Empty for what suspends itself, looks at its own frame, or has variables that functions
     within it share."""
-    if sys.version_info < (3, 11) or code.co_flags & _SUSPENDED or code.co_cellvars or len(code.co_code) > _LONGEST:
-        return ()
-    if Code.of(code).opaque:
+    if sys.version_info < (3, 11) or code.co_cellvars or len(code.co_code) > _LONGEST or Code.of(code).opaque:
         return ()
     flow = _flow(code)
     if not _measure(flow, code):
@@ -125,7 +121,7 @@ def _flow(code: types.CodeType) -> list[_Flow]:
         each.units = (end - each.offset) // UNIT  # with its caches
         i = each.instruction
         jump = (at[i.argval],) if i.opcode in dis.hasjrel or i.opcode in dis.hasjabs else ()
-        follows = () if i.opname in (*_ENDS, *_AWAY) or n + 1 == len(flow) else (n + 1,)
+        follows = () if i.opname in (*_ENDS, *AWAY) or n + 1 == len(flow) else (n + 1,)
         each.nexts = (*follows, *jump)
         each.handlers = tuple(at[e.target] for e in entries if e.start <= i.offset < e.end)
         if i.opcode in dis.hasfree:
@@ -165,7 +161,7 @@ def _measure(flow: list[_Flow], code: types.CodeType) -> bool:
         each.before = depth
         i = each.instruction
         argument = i.arg if i.opcode >= dis.HAVE_ARGUMENT else None
-        follows = () if i.opname in (*_ENDS, *_AWAY) else (at + 1,)
+        follows = () if i.opname in (*_ENDS, *AWAY) else (at + 1,)
         for to in each.nexts:
             ways.append((to, depth + dis.stack_effect(i.opcode, argument, jump=to not in follows)))
         for entry in entries:

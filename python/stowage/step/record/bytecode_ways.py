@@ -148,7 +148,7 @@ _SLOTS = {
 }
 _MOST_BELOW = 64
 _ENDS = {"RERAISE", "RAISE_VARARGS"}
-_AWAY = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE"}
+AWAY = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE"}
 # What takes from the stack, by how many it puts there, whatever that is
 _MADE = {
     0: ("STORE_GLOBAL", "STORE_NAME", "STORE_DEREF", "STORE_ATTR", "STORE_SUBSCR", "DELETE_SUBSCR", "DELETE_ATTR",
@@ -229,7 +229,7 @@ class _Step:
         elif not _jumps(i):
             self.take_and_make(_effect(i))
         else:
-            if name not in _AWAY:
+            if name not in AWAY:
                 yield self.after_jump(self.at + 1, _effect(i))
             yield self.after_jump(self.code.index[i.argval], _effect(i, jump=True))
             return
@@ -381,4 +381,4 @@ class _Step:
         self.stack.append(_Value(frozenset(p[1:] for p in of.paths if p[0] == key.constant[0])))
 
 
-__all__ = ["Code", "Path", "Places", "Ways", "returned"]
+__all__ = ["AWAY", "Code", "Path", "Places", "Ways", "returned"]
