@@ -110,8 +110,7 @@ void bind_executor(nb::module_& m) {
           },
           "reads"_a, "inputs"_a,
           "Before run(): the step up to the last of these ops of Tape.reads. False where one tells another number than "
-          "when it was "
-          "recorded; then nothing has happened.")
+          "when it was recorded; then nothing has happened.")
       .def("take_back", &rt::Executor::take_back,
            "What tells_as_recorded() has done since the last run: residents and generator are as before it.")
       .def(

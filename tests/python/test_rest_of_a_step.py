@@ -230,6 +230,14 @@ def test_way_that_comes_later():
     assert expected == got and step._cutting.halves is not None
 
 
+def test_a_step_that_draws_first_is_not_tried():
+    """Its Python has to run whatever comes behind its work: no recording is spent on that."""
+    draws = "    x = x * random.random()\n"
+    rests = [TRAINS + "    held.log.append(loss.item())\n", draws + TRAINS + "    held.log.append(loss.item())\n"]
+    eager = [run(source, compiled=True)[1].stats()["eager_steps"] for source in rests]
+    assert eager[0] == eager[1] + 1
+
+
 def test_accumulation_stays_in_the_plan():
     """The optimizer's step, which a call in four reaches, is never behind the cut."""
     source = (

@@ -257,8 +257,8 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         except OtherNumbers:
             replay.tells_otherwise()
             self._alone(turn)
-            rest = [r for r in fit if r is not replay]
-            return self._shadowed(entry, [replay, *rest], args, kwargs, inputs, unchanged=False)
+            others = [r for r in fit if r is not replay]
+            return self._shadowed(entry, [replay, *others], args, kwargs, inputs, unchanged=False)
         except Mismatch as mismatch:
             entry.wanted_because = str(mismatch)
             self._drop(entry, replay)

@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from stowage.step.cut.where import JUMP_UNITS, UNIT, Place
+from stowage.step.cut.where import JUMP_UNITS, UNIT, Place, parameters
 
 _UNKNOWN_LINES = 0x80 | 15 << 3  # an entry of a table of lines: of 1 to 8 units, which come from no line
 _PARAMETERS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
@@ -32,7 +32,7 @@ class Halves:
         function = getattr(step, "__func__", step)
         code: types.CodeType = function.__code__
         self._step, self._known = function, (code, function.__defaults__, function.__kwdefaults__)
-        named = _parameters(code)
+        named = parameters(code)
         mapped = named[-1:] if code.co_flags & inspect.CO_VARKEYWORDS else ()  # a new dict for each call
         self._kept = tuple(n for n in named if n not in place.binds and n not in mapped)
         self.results = tuple(n for n in code.co_varnames if n in place.variables and n not in self._kept)
@@ -58,12 +58,6 @@ class Halves:
             variables[at] = value
         del parameters, results
         return self._rest(*variables)
-
-
-def _parameters(code: types.CodeType) -> tuple[str, ...]:
-    count = code.co_argcount + code.co_kwonlyargcount
-    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    return code.co_varnames[:count]
 
 
 def _like(step: Callable, code: types.CodeType, shared: frozenset[str]) -> Callable:

@@ -59,6 +59,13 @@ class _Flow:
     before: int = -1  # depth of the stack; -1: nothing leads here
 
 
+def parameters(code: types.CodeType) -> tuple[str, ...]:
+    """By name; those of ``*`` and ``**`` come last."""
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[:count]
+
+
 @functools.lru_cache(maxsize=64)
 def places(code: types.CodeType) -> tuple[Place, ...]:
     """In the order of the code. Empty for what suspends itself, looks at its own frame, or has variables that functions
@@ -191,10 +198,8 @@ def _leave_out_hidden(flow: list[_Flow]) -> None:
 
 def _bound(flow: list[_Flow], code: types.CodeType) -> list[frozenset[str] | None]:
     """Variables that are bound before each instruction, whichever way leads there; None where none does."""
-    given = code.co_argcount + code.co_kwonlyargcount
-    given += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     bound: list[frozenset[str] | None] = [None] * len(flow)
-    ways = [(0, frozenset(code.co_varnames[:given]))]
+    ways = [(0, frozenset(parameters(code)))]
     while ways:
         at, names = ways.pop()
         known = bound[at]
@@ -240,4 +245,4 @@ def _ways(flow: list[_Flow], starts: list[int], stop: int | None) -> Iterator[in
             stack += [to for to in (*flow[at].nexts, *flow[at].handlers) if to != stop]
 
 
-__all__ = ["JUMP_UNITS", "UNIT", "Place", "places"]
+__all__ = ["JUMP_UNITS", "UNIT", "Place", "parameters", "places"]

@@ -1,7 +1,7 @@
 """Numbers that a step makes, that its Python asks for, and that are the same in call after call: checks that all went well.
 
-    if not torch.isfinite(loss): raise        False, False, False: from then on the plan looks for itself, and Python does not run
-    scaler.step(opt)                          found_inf: 0.0, 0.0, 0.0, and once 1.0: that call is taken back, and its Python runs
+    if not torch.isfinite(loss): return       True, True, True: from then on the plan looks for itself, and Python does not run
+                                              once False: that call is taken back, and its Python runs
 
 Python that is told the numbers of the recording does what was recorded, where all else that it reads is as it was. After a
 surprise it has to run four times as often before it is left out again. Not where kernels may be in Python: what these change is put
@@ -27,7 +27,8 @@ class ExpectedNumbers:
         self._wanted = _CALLS
 
     def has_told(self, otherwise: frozenset[int]) -> bool:
-        """Of a call whose Python ran. ``otherwise``: the ops that told other numbers than was recorded. Are they expected from now on?"""
+        """Of a call whose Python ran. ``otherwise``: the ops that told other numbers than was recorded. Are they expected from
+        now on?"""
         self._calls = self._calls + 1 if otherwise.isdisjoint(self.reads) else 0
         self.expected = self._calls >= self._wanted and not self._never
         return self.expected

@@ -290,9 +290,9 @@ class Replay:
     def run(self, arguments: list[torch.Tensor]) -> Any:
         """One planned step. Returns what the user's function would.
 
-        Raises OtherNumbers where Python would be told others than was recorded, Mismatch when the optimizer's Python differs, Error when memory cannot be had, whatever a kernel raises,
-        or an interrupt. The state is then as before the step, or as after it, and the error says which
-        (executor_undo.cpp)."""
+        Raises OtherNumbers where Python would be told others than was recorded, Mismatch when the optimizer's Python
+        differs, Error when memory cannot be had, whatever a kernel raises, or an interrupt. The state is then as before
+        the step, or as after it, and the error says which (executor_undo.cpp)."""
         inputs = self.inputs(arguments)
 
         def step(undo: Undo) -> Any:
