@@ -9,7 +9,6 @@ fact; "good" says whether it is what must hold, and is left out where nothing mu
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import sys
 import time
@@ -19,6 +18,7 @@ import gpu_models as models
 import torch
 
 STEPS = 6  # of which the last three are planned
+STEPS_WITH_GRAPHS = 14  # of which the last ones run in graphs
 
 
 class Bits:
@@ -55,31 +55,31 @@ def new(config: dict, samples: int = 0, **options: Any) -> models.Training:
     return models.make(config["model"], config["size"], config["device"], samples, **options)
 
 
-def eagerly(config: dict, **options: Any) -> tuple[Bits, dict]:
-    """Of STEPS steps; memory of those after the first."""
+def eagerly(config: dict, steps: int = STEPS, **options: Any) -> tuple[Bits, dict]:
+    """Bits of all steps; memory of those after the first."""
     training = new(config, **options)
-    bits, took = settled(training, training.step, STEPS, 1)
+    bits, took = settled(training, training.step, steps, 1)
     del training
     models.free_memory()
     return bits, took
 
 
-def repeated(config: dict) -> tuple[Bits, dict]:
+def repeated(config: dict, **options: Any) -> tuple[Bits, dict]:
     """As eagerly(), in the way in which eager repeats its bits: as PyTorch comes, else by deterministic algorithms."""
-    first, took = eagerly(config)
-    if config.get("deterministic") or not first.first_difference(eagerly(config)[0]):
+    first, took = eagerly(config, **options)
+    if config.get("deterministic") or not first.first_difference(eagerly(config, **options)[0]):
         return first, took | {"deterministic": torch.are_deterministic_algorithms_enabled()}
     models.deterministic()
-    first, took = eagerly(config)
-    return first, took | {"deterministic": True, "repeats": not first.first_difference(eagerly(config)[0])}
+    first, took = eagerly(config, **options)
+    return first, took | {"deterministic": True, "repeats": not first.first_difference(eagerly(config, **options)[0])}
 
 
-def planned(config: dict, training: models.Training, **options: Any) -> tuple[Any, Bits, dict]:
-    """The compiled step after STEPS calls; memory of the last two, which are planned."""
+def planned(config: dict, training: models.Training, steps: int = STEPS, **options: Any) -> tuple[Any, Bits, dict]:
+    """The compiled step after so many calls; memory of the last two, which are planned."""
     import stowage
 
     step = stowage.compile(training.step, **options)
-    bits, took = settled(training, step, STEPS, STEPS - 2)
+    bits, took = settled(training, step, steps, steps - 2)
     return step, bits, took
 
 
@@ -302,19 +302,26 @@ def eager_budget(config: dict) -> dict:
     return found | {"good": found["asked_peak_bytes"] <= limit and not found["differs"]}
 
 
-# ---- (8) CUDA graphs
+# ---- (8) Graphs of the device
 
 
 def graphs(config: dict) -> dict:
-    """Not there. What they could save: the share of a small step in which the device waits for the host."""
-    import stowage
-
-    step, _, _ = planned(config, training := new(config, samples=1))
-    calls = {"eager": lambda: training.step(training.batch), "planned": lambda: step(training.batch)}
-    found: dict = {"times": models.interleaved(calls, config["rounds"])}
-    if "graphs" not in inspect.signature(stowage.compile).parameters:
-        found["not_there"] = "plans are replayed kernel by kernel"
-    return found
+    """Of small steps, in which the device waits for the host: eagerly, planned, and planned with graphs. Without dropout:
+    what draws is in no graph."""
+    small = {"samples": 1, "dropout": 0.0}
+    eager, took = repeated(config, steps=STEPS_WITH_GRAPHS, **small)
+    training = new(config, **small)
+    step, bits, _ = planned(config, training, STEPS_WITH_GRAPHS, graphs=True)
+    plain, _, _ = planned(config, training)
+    calls = {
+        "eager": lambda: training.step(training.batch),
+        "planned": lambda: plain(training.batch),
+        "graphs": lambda: step(training.batch),
+    }
+    found = figures(step) | {name: step.stats()[name] for name in ("graph_ops", "graph_refusal")}
+    found |= {"ops": step.plan.summary().get("ops", 0) if step.plan else 0, "deterministic": took["deterministic"]}
+    found |= {"differs": eager.first_difference(bits), "times": models.interleaved(calls, config["rounds"])}
+    return found | {"good": not found["differs"] and holds(found)}
 
 
 # ---- (9) The largest batch

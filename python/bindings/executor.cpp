@@ -101,6 +101,33 @@ void bind_executor(nb::module_& m) {
             return executor.run(in, {.time_ops = time_ops, .writes_counted = writes_counted});
           },
           "inputs"_a, "time_ops"_a = false, "writes_counted"_a = false)
+      .def_prop_ro("wants_graphs", &rt::Executor::wants_graphs)
+      .def(
+          "note_graphs",
+          [](rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<std::size_t>& gradients) {
+            const std::vector<at::Tensor> in = tensors_at(inputs);
+            const nb::gil_scoped_release release;
+            executor.note_graphs(in, gradients);
+          },
+          "inputs"_a, "gradients"_a,
+          "Before run(), which is to follow: the device notes pieces of the plan. Nothing is changed.")
+      .def(
+          "try_graphs",
+          [](rt::Executor& executor, const std::vector<Address>& inputs) {
+            const std::vector<at::Tensor> in = tensors_at(inputs);
+            const nb::gil_scoped_release release;
+            return executor.try_graphs(in);
+          },
+          "inputs"_a, "After run(): are the graphs used from now on? Only where both have done the same.")
+      .def_prop_ro(
+          "graph_ops",
+          [](const rt::Executor& e) {
+            const rt::NotedGraphs* const graphs = e.graphs();
+            return graphs != nullptr && graphs->stage == rt::NotedGraphs::Stage::kUsed ? graphs->ops : 0;
+          },
+          "Ops of the step that run in graphs.")
+      .def_prop_ro("graph_refusal",
+                   [](const rt::Executor& e) { return e.graphs() != nullptr ? e.graphs()->refusal : ""; })
       .def(
           "tells_as_recorded",
           [](rt::Executor& executor, const std::vector<std::int32_t>& reads, const std::vector<Address>& inputs) {

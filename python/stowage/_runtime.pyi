@@ -662,6 +662,26 @@ class Executor:
 
     def run(self, inputs: Sequence[int], time_ops: bool = False, writes_counted: bool = False) -> RunStats: ...
 
+    @property
+    def wants_graphs(self) -> bool: ...
+
+    def note_graphs(self, inputs: Sequence[int], gradients: Sequence[int]) -> None:
+        """
+        Before run(), which is to follow: the device notes pieces of the plan. Nothing is changed.
+        """
+
+    def try_graphs(self, inputs: Sequence[int]) -> bool:
+        """
+        After run(): are the graphs used from now on? Only where both have done the same.
+        """
+
+    @property
+    def graph_ops(self) -> int:
+        """Ops of the step that run in graphs."""
+
+    @property
+    def graph_refusal(self) -> str: ...
+
     def tells_as_recorded(self, reads: Sequence[int], inputs: Sequence[int]) -> bool:
         """
         Before run(): the step up to the last of these ops of Tape.reads. False where one tells another number than when it was recorded; then nothing has happened.

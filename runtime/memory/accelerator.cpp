@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/memory/accelerator_graphs.h"
 #include "runtime/memory/accelerator_link.h"
 #include "runtime/memory/allocator.h"
 #include "runtime/memory/front.h"
@@ -215,6 +216,7 @@ class Accelerator final : public Device {
   void wait() override { guard_.synchronizeDevice(where_.index()); }
   std::unique_ptr<Order> order() override { return std::make_unique<StreamOrder>(where_); }
   std::unique_ptr<Stream> current_stream() override { return std::make_unique<CurrentStream>(where_); }
+  std::unique_ptr<Graphs> graphs() override { return stream_graphs(where_); }
   std::unique_ptr<Stopwatch> stopwatch() override { return std::make_unique<EventStopwatch>(where_); }
 
   std::shared_ptr<HostStore> host_store(std::int64_t limit_bytes) override { return pinned_store(where_, limit_bytes); }

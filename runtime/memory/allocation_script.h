@@ -12,6 +12,7 @@
 
 #include <c10/core/Allocator.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
@@ -55,6 +56,8 @@ class AllocationScript {
 
   // By PlannedAllocation::result. Not counted.
   void set_results(std::vector<c10::DataPtr> results) { results_ = std::move(results); }
+  // nullptr: an op has had it.
+  [[nodiscard]] const void* result_at(std::size_t position) const { return results_.at(position).get(); }
   // What the op has not asked for; empty where it has.
   c10::DataPtr leave_result(std::size_t position) { return std::exchange(results_[position], {}); }
 
@@ -63,6 +66,10 @@ class AllocationScript {
 
   // Does a block that is live lie in [from, to)?
   [[nodiscard]] bool any_live(const char* from, const char* to) const;
+
+  // The peak of what comes now, by itself; then of both. Returns the one before.
+  std::int64_t restart_peak() { return std::exchange(peak_bytes_, live_bytes_); }
+  void resume_peak(std::int64_t before) { peak_bytes_ = std::max(peak_bytes_, before); }
 
   // So much was live beside it, in scripts of other threads, at one moment.
   void count_beside(std::int64_t peak_bytes, std::int64_t misses, std::int64_t skipped);

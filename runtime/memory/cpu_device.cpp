@@ -83,6 +83,7 @@ class CpuDevice final : public Device {
   void wait() override {}
   std::unique_ptr<Order> order() override { return std::make_unique<NoOrder>(); }
   std::unique_ptr<Stream> current_stream() override { return std::make_unique<NoStream>(); }
+  std::unique_ptr<Graphs> graphs() override { return nullptr; }
   std::unique_ptr<Stopwatch> stopwatch() override { return std::make_unique<HostStopwatch>(); }
   std::shared_ptr<HostStore> host_store(std::int64_t limit_bytes) override { return memory_store(limit_bytes); }
   std::unique_ptr<Link> link(std::shared_ptr<HostStore> store) override { return threaded_link(std::move(store), 0); }

@@ -4,6 +4,7 @@
 //   bytes    copy, to_host, from_host, fill, sums, same      in the order of the kernels that this thread has asked for so far
 //   blocks   allocate                            beside all plans, by whoever lies below the front
 //   front    install, allocator                  allocator.h hears of every block, and may answer from a plan
+//   graphs   graphs                              kernels that are noted once, and run again in one piece
 //   lanes    link                                copies to the host and back beside the kernels (link.h)
 //
 //   cpu_device.cpp     plain memory: memcpy; nothing runs behind the host
@@ -104,6 +105,24 @@ class Device {
     virtual std::vector<std::int64_t> times_ns() = 0;
   };
   virtual std::unique_ptr<Stopwatch> stopwatch() = 0;
+
+  // Kernels as they were asked for once: over the same addresses, with the same numbers.
+  class Graph {
+   public:
+    virtual ~Graph() = default;
+    // What libraries work in beside the plan is still there.
+    [[nodiscard]] virtual bool holds() const = 0;
+    virtual void replay() = 0;  // on this thread's stream
+  };
+  class Graphs {
+   public:
+    virtual ~Graphs() = default;
+    // Does the work where note() has it noted, so that libraries have there what they need.
+    virtual void warm_up(const std::function<void()>& work) = 0;
+    // None of the work's kernels runs. Throws what it throws, and where the device cannot note a kernel.
+    virtual std::unique_ptr<Graph> note(const std::function<void()>& work) = 0;
+  };
+  virtual std::unique_ptr<Graphs> graphs() = 0;  // nullptr: this device has none
 
   // The stream that is current on this thread.
   class Stream {

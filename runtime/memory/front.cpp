@@ -59,6 +59,21 @@ std::int64_t FrontBlocks::stream(const void* data) {
   return it == blocks().end() ? kUnknown : it->second.stream;
 }
 
+std::unordered_map<std::int64_t, std::int64_t>& FrontBlocks::watched() {
+  static auto* const watched = new std::unordered_map<std::int64_t, std::int64_t>();
+  return *watched;
+}
+
+void FrontBlocks::watch(std::int64_t stream) {
+  const std::lock_guard lock(mutex());
+  watched().try_emplace(stream, 0);
+}
+
+std::int64_t FrontBlocks::freed(std::int64_t stream) {
+  const std::lock_guard lock(mutex());
+  return watched().at(stream);
+}
+
 void FrontBlocks::release(void* data) {
   if (data == nullptr) return;
   c10::Device where = kHost;
@@ -85,6 +100,7 @@ void FrontBlocks::release(void* data) {
     const auto it = blocks().find(data);
     block = std::move(it->second);
     blocks().erase(it);
+    if (const auto count = watched().find(block.stream); count != watched().end()) ++count->second;
   }
   front::freed(where.type(), data);
   uncount_bytes(block.bytes, where);

@@ -70,6 +70,10 @@ class FrontBlocks {
   static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::min();
   static std::int64_t stream(const void* data);
 
+  // From now on freed() counts blocks that go and were asked for while that stream was current.
+  static void watch(std::int64_t stream);
+  static std::int64_t freed(std::int64_t stream);
+
   // The deleter of all blocks.
   static void release(void* data);
 
@@ -94,6 +98,7 @@ class FrontBlocks {
 
   static c10::DataPtr take(c10::DataPtr block, std::int64_t bytes, bool earlier);
   static std::mutex& mutex();
+  static std::unordered_map<std::int64_t, std::int64_t>& watched();  // stream to how many
   static std::unordered_map<const void*, Block>& blocks();
 };
 

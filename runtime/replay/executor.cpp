@@ -94,8 +94,16 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options
     } at_end{*this};
     try {
       torch::jit::Stack stack;
-      for (; next < instructions_.size(); ++next) run_step(next, options, stack, stats);
+      while (next < instructions_.size()) {
+        if (NotedPiece* const piece = piece_at(next, options)) {
+          run_piece(*piece, options, stack, stats);
+          next = piece->to;
+        } else {
+          run_step(next++, options, stack, stats);
+        }
+      }
       note_times();
+      count_unserved();
       copy_results();
     } catch (...) {
       give_up(std::current_exception());
@@ -122,10 +130,13 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options
 }
 
 void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack& stack, RunStats& stats) {
+  save_before(index);
+  do_step(index, options, stack, stats);
+  restore_after(index);
+}
+
+void Executor::do_step(std::size_t index, RunOptions options, torch::jit::Stack& stack, RunStats& stats) {
   const Instruction& instruction = instructions_[index];
-  if (rehearsal_ != nullptr) {
-    for (const std::size_t i : rehearsal_->save_before[index]) save_resident(*rehearsal_, i);
-  }
   before_writes(index);
   if (watch_) watch_->begin(own_ranges(index));
   const bool timed = stopwatch_ && instruction.op.valid();
@@ -161,9 +172,6 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
   }
   for (const BlockId block : instruction.drop_blocks) drop(block);
   if (watch_) poison_dead(dead);
-  if (rehearsal_ != nullptr) {
-    for (const std::size_t i : rehearsal_->restore_after[index]) restore_resident(*rehearsal_, i);
-  }
 }
 
 // However the step ended: copies that are still under way are given up, a rehearsal's residents get their content back,

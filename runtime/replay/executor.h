@@ -32,6 +32,7 @@
 #include "runtime/record/tape.h"
 #include "runtime/replay/digest.h"
 #include "runtime/replay/lower.h"
+#include "runtime/replay/noted_graphs.h"
 #include "runtime/replay/python_generators.h"
 #include "runtime/replay/saved_blocks.h"
 #include "runtime/replay/swaps.h"
@@ -165,6 +166,16 @@ class Executor {
   [[nodiscard]] StateDigest state(const std::vector<at::Tensor>& inputs,
                                   const std::vector<c10::Storage>& host_written) const;
 
+  // Graphs of the device (executor_graphs.cpp). Would note_graphs() have a reason to come?
+  [[nodiscard]] bool wants_graphs() const;
+  // Instead of run(), which may follow: nothing is changed. Where there can be none, graphs() says why.
+  // `gradients`: positions in Tape::returned of what becomes a parameter's gradient.
+  void note_graphs(const std::vector<at::Tensor>& inputs, const std::vector<std::size_t>& gradients);
+  // After note_graphs(), and run() from the same state, whose results are still there: graphs are used from now on where both have
+  // done the same. True where they are.
+  bool try_graphs(const std::vector<at::Tensor>& inputs);
+  [[nodiscard]] const NotedGraphs* graphs() const { return graphs_.get(); }
+
   // Ops of the tape whose results a rehearsal digests, as chains of rows have made them.
   [[nodiscard]] std::vector<TapeOpId> replaced() const;
   [[nodiscard]] const std::vector<Tiles>& tiles() const { return lowered_.tiles; }
@@ -278,6 +289,23 @@ class Executor {
 
   void begin(const std::vector<at::Tensor>& inputs);
   void run_step(std::size_t index, RunOptions options, torch::jit::Stack& stack, RunStats& stats);
+  void do_step(std::size_t index, RunOptions options, torch::jit::Stack& stack, RunStats& stats);
+  void save_before(std::size_t index);
+  void restore_after(std::size_t index);
+  [[nodiscard]] bool may_be_noted(const Instruction& instruction) const;
+  void find_pieces();
+  void leave_out(const std::string& why);
+  void refuse_graphs(const std::string& why);
+  [[nodiscard]] std::vector<Digest> digests_of_output(const std::vector<at::Tensor>& inputs) const;
+  // The piece that begins there and is to run as a whole; nullptr: none.
+  NotedPiece* piece_at(std::size_t index, RunOptions options);
+  void count_unserved();
+  [[nodiscard]] bool still_serves(const NotedPiece& piece) const;
+  void run_piece(NotedPiece& piece, RunOptions options, torch::jit::Stack& stack, RunStats& stats);
+  void note_what_is_given(NotedPiece& piece) const;
+  template <class Note>
+  void note_what_it_leaves(NotedPiece& piece, const Note& note);
+  void launch(const NotedPiece& piece);
   [[nodiscard]] Rehearsal plan_rehearsal() const;
   void save_resident(Rehearsal& rehearsal, std::size_t i);
   void restore_resident(Rehearsal& rehearsal, std::size_t i);
@@ -354,6 +382,7 @@ class Executor {
   std::vector<std::pair<BlockId, std::int64_t>> input_blocks_;
   std::unordered_set<const c10::StorageImpl*> resident_storages_;
   Rehearsal* rehearsal_ = nullptr;
+  std::unique_ptr<NotedGraphs> graphs_;
   // In a run that may be taken back: a kernel has moved the generator that is not said to draw
   bool foreign_draws_ = false;
   std::optional<Parts> parts_;

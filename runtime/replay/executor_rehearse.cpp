@@ -50,6 +50,16 @@ Executor::Rehearsal Executor::plan_rehearsal() const {
   return rehearsal;
 }
 
+void Executor::save_before(std::size_t index) {
+  if (rehearsal_ == nullptr) return;
+  for (const std::size_t i : rehearsal_->save_before[index]) save_resident(*rehearsal_, i);
+}
+
+void Executor::restore_after(std::size_t index) {
+  if (rehearsal_ == nullptr) return;
+  for (const std::size_t i : rehearsal_->restore_after[index]) restore_resident(*rehearsal_, i);
+}
+
 void Executor::save_resident(Rehearsal& rehearsal, std::size_t i) {
   Rehearsal::Saved& saved = rehearsal.saved[i];
   saved.content.emplace(storages_[saved.block.index()], Kept::kOnce);

@@ -148,3 +148,17 @@ def test_an_eager_step_is_captured_with_the_front_in_place():
         plain(x)
     assert nullcuda.counters()["nodes"] > 10
     graph.replay()
+
+
+def test_pieces_of_a_plan_are_launched_as_graphs():
+    """Forward and backward are noted by CUDA's own rules of capture, with nothing taken beside the arena."""
+    step, batch = gpt2("fused", dropout=0.0)
+    plain, noted = planned(step, batch, calls=12), planned(step, batch, calls=14, graphs=True)
+    stats = noted.stats()
+    assert stats["graph_ops"] > 150 and stats["graph_refusal"] == "", stats["graph_refusal"]
+    gc.collect()
+    before, graphs = allocations(), nullcuda.counters()["graph_launches"]
+    launches = launches_of(lambda: noted(batch))
+    assert 1 <= nullcuda.counters()["graph_launches"] - graphs <= 16
+    assert launches < launches_of(lambda: plain(batch)) / 3
+    assert allocations()[0] - before[0] <= 4 and allocations()[1:] == before[1:]

@@ -56,6 +56,8 @@ STATS_KEYS = {
     "tile_error",
     "tile_largest_error",
     "tile_refusal",
+    "graph_ops",
+    "graph_refusal",
     "away_bytes",
     "fetched_bytes",
     "home_bytes",

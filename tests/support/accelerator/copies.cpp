@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "graphs.h"
 #include "kernels.h"
 #include "mapping.h"
 #include "memory.h"
@@ -85,6 +86,7 @@ void carry(Link& link, const at::Tensor& to, const at::Tensor& from, bool non_bl
 at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   if (to.is_same(from)) return to;
   if (of_device(to) != of_device(from)) {
+    refuse_while_capturing("a copy over the link");
     Link& way = link(of_device(to));
     way.count(from.nbytes());
     if (same_bytes(to, from)) {

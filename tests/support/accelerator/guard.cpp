@@ -10,6 +10,7 @@
 #include <chrono>
 #include <memory>
 
+#include "graphs.h"
 #include "memory.h"
 #include "order.h"
 #include "streams.h"
@@ -27,6 +28,7 @@ using Event = std::shared_ptr<Mark>;
 Event& event_at(void* event) { return *static_cast<Event*>(event); }
 
 void wait_for(c10::StreamId id) {
+  refuse_while_capturing("to wait for a stream");
   queue(id).wait();
   order::host_waits(order::given_to(id));
 }

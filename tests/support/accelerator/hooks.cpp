@@ -1,6 +1,6 @@
 // A PrivateUse1 accelerator for tests: it behaves as a GPU does, and computes the CPU's bits.
 //
-//   PyTorch ── dispatcher ──► kernels.cpp, copies.cpp, autocast.cpp, attention.cpp, lstm.cpp
+//   PyTorch ── dispatcher ──► kernels.cpp, copies.cpp, autocast.cpp, attention.cpp, lstm.cpp, graphs.cpp
 //           ── c10 ─────────► memory.cpp (allocator), guard.cpp (streams, events), pinned.cpp (host memory)
 //           ── at hooks ────► this file: is there a device, its generators (generator.cpp), pinned memory
 //
@@ -8,7 +8,7 @@
 //
 // Known limits: one device. Kernels run on the caller's thread, so the host never runs ahead of them. No cache in the
 // allocator: reserved is what is taken. Memory of kernels' helper threads is the host's. Recurrent cells are fused, as
-// on GPUs, and have bits of their own. No sparse or quantized tensors, no graphs. Module.to() makes new Parameters,
+// on GPUs, and have bits of their own. No sparse or quantized tensors. Graphs from torch 2.13 on. Module.to() makes new Parameters,
 // which unties tied ones (standin.move() keeps them).
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>

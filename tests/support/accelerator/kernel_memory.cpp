@@ -17,6 +17,10 @@ namespace standin {
 namespace {
 
 thread_local int tl_depth = 0;
+thread_local Capture* tl_noted_by = nullptr;
+thread_local std::vector<Piece>* tl_taken = nullptr;
+thread_local const std::vector<Piece>* tl_again = nullptr;
+thread_local std::size_t tl_next = 0;  // of these
 
 class Router final : public c10::Allocator {
  public:
@@ -62,7 +66,8 @@ Router& router() {
 void release(void* data) {
   if (data == nullptr) return;
   if (in_kernels_view(data)) {
-    router().take(data);  // and frees it, outside the lock
+    if (tl_again != nullptr) return;  // a library gives back what it got of a graph's memory
+    router().take(data);              // and frees it, outside the lock
   } else {
     router().free_on_host(data);
   }
@@ -70,8 +75,18 @@ void release(void* data) {
 
 c10::DataPtr Router::allocate(std::size_t n) {
   if (tl_depth == 0 || n == 0) return host_.load()->allocate(n);
+  if (tl_again != nullptr) {
+    TORCH_CHECK(tl_next < tl_again->size() && (*tl_again)[tl_next].bytes == n,
+                "stand-in: a kernel of a graph asks for ", n, " bytes, for which it has not asked before");
+    void* const at = (*tl_again)[tl_next++].at;
+    return {at, at, &c10::detail::deleteNothing, c10::Device(c10::kCPU)};
+  }
   c10::DataPtr block = c10::GetAllocator(kType)->allocate(n);
   void* const view = kernels_view(block.get());
+  if (tl_noted_by != nullptr) {
+    tl_noted_by->keep({view, n});
+    tl_taken->push_back({view, n});
+  }
   const std::lock_guard lock(mutex_);
   blocks_[view] = std::move(block);
   return {view, view, &release, c10::Device(c10::kCPU)};
@@ -81,11 +96,21 @@ c10::DeleterFnPtr Router::raw_deleter() const { return &release; }
 
 }  // namespace
 
-InKernel::InKernel() {
+InKernel::InKernel(Capture* capture, std::vector<Piece>* taken) {
   router().kernel_begins();
   ++tl_depth;
+  tl_noted_by = capture;
+  tl_taken = taken;
+}
+InKernel::InKernel(const std::vector<Piece>& again) {
+  router().kernel_begins();
+  ++tl_depth;
+  tl_again = &again;
+  tl_next = 0;
 }
 InKernel::~InKernel() {
+  tl_noted_by = nullptr;
+  tl_again = nullptr;
   --tl_depth;
   router().kernel_ends();
 }

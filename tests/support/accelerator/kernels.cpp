@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "generator.h"
+#include "graphs.h"
 #include "kernel_memory.h"
+#include "mapping.h"
 #include "order.h"
 #include "settings.h"
 #include "streams.h"
@@ -82,21 +84,31 @@ struct Call {
   c10::IValue* generator = nullptr;  // the argument
   bool makes = false;                // a tensor of the device, by an argument that says so
   bool ordered = false;              // its accesses are checked (order.h)
-  std::vector<const void*> given;    // storages of arguments
+  Capture* capture = nullptr;        // it is noted there, as this
+  Node* node = nullptr;
+  std::vector<const void*> given;  // storages of arguments
+
+  void touches(const at::Tensor& tensor, bool write) const {
+    if (capture != nullptr) return (write ? node->writes : node->reads).push_back(order::bytes_of(tensor));
+    write ? order::writes(tensor) : order::reads(tensor);
+  }
 
   at::Tensor to_cpu(const at::Tensor& tensor, bool written) {
     if (ordered && tensor.defined() && tensor.has_storage()) {
       given.push_back(tensor.storage().unsafeGetStorageImpl());
-      written ? order::writes(tensor) : order::reads(tensor);
+      touches(tensor, written);
     }
-    return twins.to_cpu(tensor);
+    const at::Tensor twin = twins.to_cpu(tensor);
+    if (capture != nullptr && twin.defined() && !twin.is_same(tensor))  // some write without saying so (batch norm)
+      capture->keep({twin.storage().mutable_data(), twin.storage().nbytes()});
+    return twin;
   }
 
   at::Tensor to_device(const at::Tensor& cpu) {
     at::Tensor tensor = twins.to_device(cpu);
     if (ordered && tensor.defined() && tensor.has_storage() &&
         std::ranges::count(given, static_cast<const void*>(tensor.storage().unsafeGetStorageImpl())) == 0) {
-      order::writes(tensor);
+      touches(tensor, /*write=*/true);
     }
     return tensor;
   }
@@ -143,12 +155,18 @@ void run_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   TORCH_CHECK(!forked(), "Cannot re-initialize the stand-in in a forked subprocess");
   const c10::FunctionSchema& schema = op.schema();
   counters().kernels.fetch_add(1);
-  queue(current_stream()).wait();
-  if (takes_workspace(schema.name())) keep_workspace();
-
+  Node node{op, {}, {}, {}, {}, {}};
   Call call;
-  call.ordered = settings().check_order && !touches_no_bytes(schema);
-  if (call.ordered) order::begin_operation(schema.name());
+  call.capture = capturing();
+  call.node = &node;
+  if (call.capture != nullptr && is_not_noted(schema.name())) refuse_while_capturing(schema.name());
+  if (host_learns(op)) refuse_while_capturing(schema.name());
+  if (call.capture == nullptr) queue(current_stream()).wait();
+  if (takes_workspace(schema.name())) keep_workspace();
+  if (call.capture != nullptr && settings().captures_take) call.capture->take();
+
+  call.ordered = (settings().check_order || call.capture != nullptr) && !touches_no_bytes(schema);
+  if (call.ordered && call.capture == nullptr) order::begin_operation(schema.name());
   const std::size_t first = stack->size() - schema.arguments().size();
   for (std::size_t i = first; i < stack->size(); ++i) call.to_cpu(schema.arguments()[i - first], (*stack)[i]);
   if (settings().strict && call.twins.any_host_operand() && call.twins.any_device() && !may_mix(schema.name())) {
@@ -166,15 +184,32 @@ void run_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   } else if (ours && op.hasTag(at::Tag::nondeterministic_seeded)) {
     draw.emplace(at::Generator(), /*lend=*/true);
   }
+  if (!ours) call.capture = nullptr;
+  if (call.capture != nullptr) {
+    if (draw) refuse_while_capturing("random numbers");
+    node.arguments.assign(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end());
+    MadeStorages made;
+    for (c10::IValue& argument : node.arguments) argument = twins_of(argument, made);
+  }
   {
     const at::AutoDispatchBelowADInplaceOrView below;  // what the kernel calls is plain work of the CPU
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    const InKernel in_kernel;
+    const InKernel in_kernel(call.capture, &node.taken);
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   }
   if (!ours) return;
   call.twins.settle();
-  for (std::size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) call.to_device((*stack)[i]);
+  const auto place = [&](const at::Tensor& result) {
+    Piece piece;
+    if (result.device().type() == kType && result.has_storage())
+      piece = {kernels_view(result.storage().mutable_data()), result.storage().nbytes()};
+    node.results.push_back(piece);
+  };
+  for (std::size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) {
+    call.to_device((*stack)[i]);
+    if (call.capture != nullptr) for_each_result((*stack)[i], place);
+  }
+  if (call.capture != nullptr) call.capture->add(std::move(node));
   if (call.ordered && host_learns(op)) order::host_waits(order::given_to(current_stream()));
 }
 

@@ -102,19 +102,23 @@ void access(const void* address, std::size_t bytes, bool write) {
   });
 }
 
-// From the first to the last byte of a tensor, whatever lies between its elements.
 void access(const at::Tensor& tensor, bool write) {
-  if (!on() || !tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) return;
+  if (!on()) return;
+  const Bytes bytes = bytes_of(tensor);
+  access(bytes.from, bytes.bytes, write);
+}
+
+}  // namespace
+
+Bytes bytes_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) return {};
   std::int64_t elements = 1;
   for (std::int64_t i = 0; i < tensor.dim(); ++i) elements += (tensor.size(i) - 1) * tensor.stride(i);
   const auto item = static_cast<std::int64_t>(tensor.itemsize());
   const void* const data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
-  if (data == nullptr) return;  // one that must not be read, of which this is a view
-  access(static_cast<const char*>(data) + tensor.storage_offset() * item, static_cast<std::size_t>(elements * item),
-         write);
+  if (data == nullptr) return {};  // one that must not be read, of which this is a view
+  return {static_cast<const char*>(data) + tensor.storage_offset() * item, static_cast<std::size_t>(elements * item)};
 }
-
-}  // namespace
 
 void restart() {
   State& s = state();

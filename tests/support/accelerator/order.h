@@ -25,6 +25,13 @@ namespace standin::order {
 
 using Clock = std::array<std::int64_t, kStreams>;  // by stream
 
+struct Bytes {
+  const void* from = nullptr;
+  std::size_t bytes = 0;
+};
+// From the first to the last byte of a tensor, whatever lies between its elements; none where it has none.
+Bytes bytes_of(const at::Tensor& tensor);
+
 void restart();
 
 // An operation is given to the current stream; its accesses follow.

@@ -21,6 +21,8 @@ struct Named {
 };
 constexpr Named kCounters[] = {
     {"kernels", &Counters::kernels},
+    {"graph_launches", &Counters::graph_launches},
+    {"graph_kernels", &Counters::graph_kernels},
     {"copies_to_device", &Counters::copies_to_device},
     {"bytes_to_device", &Counters::bytes_to_device},
     {"copies_to_host", &Counters::copies_to_host},
@@ -34,6 +36,13 @@ constexpr Named kCounters[] = {
 };
 
 }  // namespace
+
+std::string& not_noted() {
+  static auto* const op = new std::string("nothing");
+  return *op;
+}
+
+bool is_not_noted(const std::string& op) { return not_noted().empty() || not_noted() == op; }
 
 Settings& settings() {
   static auto* const all = new Settings();
@@ -62,6 +71,10 @@ STANDIN_FACE void standin_set_poison(int on) { standin::settings().poison = on !
 STANDIN_FACE void standin_set_strict(int on) { standin::settings().strict = on != 0; }
 STANDIN_FACE void standin_set_cpu_numbers(int on) { standin::settings().cpu_numbers = on != 0; }
 STANDIN_FACE void standin_set_workspace(std::int64_t bytes) { standin::settings().workspace_bytes = bytes; }
+// An operator, "" for all, or "nothing". While nothing runs.
+STANDIN_FACE void standin_set_not_noted(const char* op) { standin::not_noted() = op; }
+STANDIN_FACE void standin_set_captures_take(int on) { standin::settings().captures_take = on != 0; }
+STANDIN_FACE void standin_set_wrong_graphs(int on) { standin::settings().wrong_graphs = on != 0; }
 STANDIN_FACE int standin_forked() { return standin::forked() ? 1 : 0; }
 
 // The i-th counter's name; nullptr behind the last.

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 #define STANDIN_FACE extern "C" __attribute__((visibility("default")))
 
@@ -24,11 +25,14 @@ struct Settings {
   std::atomic<bool> strict{true};  // a host tensor that is no scalar is refused beside device tensors
   std::atomic<bool> cpu_numbers{false};          // generators draw as the CPU's do (mt19937), else from seed and offset
   std::atomic<bool> check_order{false};          // order.h
+  std::atomic<bool> wrong_graphs{false};         // graphs leave out their last kernel
+  std::atomic<bool> captures_take{false};        // each kernel that is noted takes some memory, and keeps it
   std::atomic<std::int64_t> workspace_bytes{0};  // taken by the first matrix product on each stream, and kept
 };
 
 struct Counters {
-  std::atomic<std::int64_t> kernels{0};
+  std::atomic<std::int64_t> kernels{0};  // but for those of graphs
+  std::atomic<std::int64_t> graph_launches{0}, graph_kernels{0};
   std::atomic<std::int64_t> copies_to_device{0}, bytes_to_device{0};
   std::atomic<std::int64_t> copies_to_host{0}, bytes_to_host{0};
   std::atomic<std::int64_t> async_copies{0};  // those that ran beside the caller
@@ -40,6 +44,8 @@ struct Counters {
 };
 
 Settings& settings();
+// Captures do not take this operator's kernels.
+bool is_not_noted(const std::string& op);
 Counters& counters();  // in a page that forked children share
 
 // True in a child that was forked after the stand-in was loaded: it has the memory, but no streams.

@@ -152,6 +152,8 @@ _DEFAULTS = {
     "poison": False,
     "strict": True,
     "cpu_numbers": False,
+    "wrong_graphs": False,
+    "captures_take": False,
     "workspace_bytes": 0,
     "check_order": False,
 }
@@ -159,8 +161,8 @@ _now = dict(_DEFAULTS)
 
 
 def configure(**changes) -> None:
-    """Sets what is named: limit_bytes, link_gbps, poison, strict, cpu_numbers, workspace_bytes, check_order
-    (settings.h)."""
+    """Sets what is named: limit_bytes, link_gbps, poison, strict, cpu_numbers, wrong_graphs, captures_take, workspace_bytes,
+    check_order (settings.h)."""
     unknown = changes.keys() - _DEFAULTS.keys()
     if unknown:
         raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
@@ -172,6 +174,8 @@ def configure(**changes) -> None:
     _library.standin_set_poison(_now["poison"])
     _library.standin_set_strict(_now["strict"])
     _library.standin_set_cpu_numbers(_now["cpu_numbers"])
+    _library.standin_set_captures_take(_now["captures_take"])
+    _library.standin_set_wrong_graphs(_now["wrong_graphs"])
     _library.standin_set_workspace(_now["workspace_bytes"])
     _library.standin_set_check_order(_now["check_order"])
 
@@ -187,6 +191,16 @@ def settings(**changes) -> Iterator[None]:
         configure(**before)
 
 
+@contextlib.contextmanager
+def not_noted(op: str) -> Iterator[None]:
+    """Captures refuse kernels of this operator; "": of all."""
+    _library.standin_set_not_noted(op.encode())
+    try:
+        yield
+    finally:
+        _library.standin_set_not_noted(b"nothing")
+
+
 def reset() -> None:
     """Settings as they were at first, counters at 0."""
     configure(**_DEFAULTS)
@@ -194,7 +208,7 @@ def reset() -> None:
 
 
 def counters() -> dict[str, int]:
-    """kernels, copies_to_device, bytes_to_device, copies_to_host, bytes_to_host, async_copies, draws, refusals,
+    """kernels, graph_launches, graph_kernels, copies_to_device, bytes_to_device, copies_to_host, bytes_to_host, async_copies, draws, refusals,
     host_touches (of forked children, too), races, pinned_bytes."""
     counts = {}
     while name := _library.standin_counter(len(counts)):

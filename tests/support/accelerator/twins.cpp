@@ -47,6 +47,34 @@ c10::DataPtr block_of(c10::StorageImpl& cpu) {
 
 }  // namespace
 
+c10::IValue twins_of(const c10::IValue& twins, MadeStorages& made) {
+  const auto again = [&](const at::Tensor& t) {
+    if (!t.defined() || !t.has_storage()) return t;
+    c10::StorageImpl* const of = t.storage().unsafeGetStorageImpl();
+    void* const bytes = of->_mutable_data_ptr_no_checks().get();
+    if (bytes != nullptr && !in_kernels_view(bytes)) return t;  // the host's: it stays as it is
+    c10::Storage& storage = made[of];
+    if (!storage) {
+      storage = c10::Storage(c10::Storage::use_byte_size_t(), of->nbytes(), {bytes, c10::Device(c10::kCPU)},
+                             c10::GetCPUAllocator(), /*resizable=*/true);
+    }
+    return over(storage, c10::DispatchKey::CPU, t);
+  };
+  if (twins.isTensor()) return again(twins.toTensor());
+  if (twins.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& t : twins.toTensorVector()) list.push_back(again(t));
+    return list;
+  }
+  if (twins.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& t : twins.toOptionalTensorVector())
+      list.push_back(t.has_value() ? std::optional(again(*t)) : t);
+    return list;
+  }
+  return twins;
+}
+
 c10::Storage Twins::to_cpu(const c10::Storage& storage) {
   for (const StoragePair& p : storages_) {
     if (same(p.device, storage)) return p.cpu;

@@ -11,9 +11,22 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <vector>
 
 namespace standin {
+
+// Twins as they are now, in tensors and storages of their own over the same bytes: a kernel may resize those. `made`: by the
+// storage that they stand for.
+using MadeStorages = std::map<const c10::StorageImpl*, c10::Storage>;
+c10::IValue twins_of(const c10::IValue& twins, MadeStorages& made);
+
+template <class Visit>
+void for_each_result(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor());
+  if (!value.isTensorList()) return;
+  for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+}
 
 class Twins {
  public:

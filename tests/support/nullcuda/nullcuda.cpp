@@ -26,6 +26,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <vector>
 
 #undef cudaGetDeviceProperties
 
@@ -112,9 +113,21 @@ long capture_of(cudaStream_t stream) {
   return 0;
 }
 
-cudaError_t node(cudaStream_t stream) {
+struct Node {
+  cudaGraphNodeType type = cudaGraphNodeTypeKernel;
+  cudaMemcpyKind kind = cudaMemcpyDeviceToDevice;  // of a copy
+};
+// Of the latest capture; a node's handle is its place here, from 1 on.
+std::vector<Node>& nodes() {
+  static auto* const nodes = new std::vector<Node>();
+  return *nodes;
+}
+
+cudaError_t node(cudaStream_t stream, Node made = {}) {
   const std::lock_guard lock(mutex);
-  if (capture_of(stream) != 0) ++counters[kNodes];
+  if (capture_of(stream) == 0) return cudaSuccess;
+  ++counters[kNodes];
+  nodes().push_back(made);
   return cudaSuccess;
 }
 
@@ -144,13 +157,12 @@ void zero(void* to, std::size_t bytes) {
 
 cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
   ++counters[kCopies];
-  if (!lies_in(device_blocks(), to)) {
-    if (lies_in(device_blocks(), from))
-      zero(to, bytes);
-    else
-      std::memmove(to, from, bytes);
-  }
-  return node(stream);
+  const bool to_device = lies_in(device_blocks(), to), from_device = lies_in(device_blocks(), from);
+  if (!to_device && from_device) zero(to, bytes);
+  if (!to_device && !from_device) std::memmove(to, from, bytes);
+  const cudaMemcpyKind kind = to_device ? (from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
+                                        : (from_device ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
+  return node(stream, {cudaGraphNodeTypeMemcpy, kind});
 }
 
 std::atomic<long> last_handle{0x1000};
@@ -273,7 +285,9 @@ ANSWER cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void*
   return cudaSuccess;
 }
 ANSWER cudaError_t cudaMemset(void*, int, std::size_t) { return cudaSuccess; }
-ANSWER cudaError_t cudaMemsetAsync(void*, int, std::size_t, cudaStream_t stream) { return node(stream); }
+ANSWER cudaError_t cudaMemsetAsync(void*, int, std::size_t, cudaStream_t stream) {
+  return node(stream, {cudaGraphNodeTypeMemset});
+}
 
 // ---- Streams and events
 
@@ -344,6 +358,7 @@ ANSWER cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCapture
   if (capture_of(stream) != 0) return cudaErrorIllegalState;
   captures()[++number] = {stream, {stream}, false};
   counters[kNodes] = 0;
+  nodes().clear();
   return cudaSuccess;
 }
 ANSWER cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* made) {
@@ -373,8 +388,19 @@ ANSWER cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptu
   if (count != nullptr) *count = 0;
   return cudaSuccess;
 }
-ANSWER cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, std::size_t* count) {
-  return *count = static_cast<std::size_t>(counters[kNodes].load()), cudaSuccess;
+ANSWER cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t* to, std::size_t* count) {
+  const std::lock_guard lock(mutex);
+  *count = nodes().size();
+  for (std::size_t i = 0; to != nullptr && i < nodes().size(); ++i) to[i] = reinterpret_cast<cudaGraphNode_t>(i + 1);
+  return cudaSuccess;
+}
+ANSWER cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
+  const std::lock_guard lock(mutex);
+  return *type = nodes().at(reinterpret_cast<std::size_t>(node) - 1).type, cudaSuccess;
+}
+ANSWER cudaError_t cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, cudaMemcpy3DParms* copy) {
+  const std::lock_guard lock(mutex);
+  return copy->kind = nodes().at(reinterpret_cast<std::size_t>(node) - 1).kind, cudaSuccess;
 }
 ANSWER cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* made, cudaGraph_t, unsigned long long) {
   return make(made), cudaSuccess;

@@ -297,6 +297,7 @@ class Replay:
 
         def step(undo: Undo) -> Any:
             self.match(inputs)
+            self._note_graphs(inputs)
             if self._numbers.expected and not self.executor.tells_as_recorded(self._numbers.reads, inputs):
                 raise OtherNumbers
             return self.run_matched(inputs, arguments)
@@ -347,12 +348,20 @@ class Replay:
         timed = self.planned.is_timed
         self.finish = finish
         self.last_run = self.executor.run(inputs, timed, writes_counted)
+        self.executor.try_graphs(inputs)
         outputs = finish()
         self.finish = _nothing
         self.executor.drop_results()
         if timed:
             self.planned.learn_costs()
         return outputs
+
+    def _note_graphs(self, inputs: list[int]) -> None:
+        """Once, in a call that is about to run the plan. Nothing is changed, and the arena stays."""
+        if not self.planned.wants_graphs:
+            return
+        with shown("noting graphs of the device"):
+            self.executor.note_graphs(inputs, self.gradients.slots)
 
     def _fresh_outputs(self) -> list[torch.Tensor]:
         """What the executor hands out into."""
@@ -563,6 +572,7 @@ class Replay:
 
     def run_shadowed(self, shadow: Shadow, inputs: list[int]) -> None:
         """The planned step, after the user's Python has run over shells, which get their content here."""
+        self._note_graphs(inputs)
         handover = shadow.began.matcher.handover()
         handover.begin(self.executor)
         self._execute(inputs, lambda: handover.take_results(self.executor), writes_counted=True)

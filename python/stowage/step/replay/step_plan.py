@@ -35,6 +35,7 @@ class StepOptions:
     leaving: bool = False  # residents may wait on the host
     tile_loss: bool = False
     tile_mlp: bool = False
+    graphs: bool = False  # pieces of the plan as graphs of the device
 
 
 class StepPlan:
@@ -200,6 +201,11 @@ class StepPlan:
         """The next run."""
         return self._timed_runs < _TIMED_RUNS
 
+    @property
+    def wants_graphs(self) -> bool:
+        """Before the next run of a plan that is trusted. Times are those of kernels that run one by one."""
+        return self._options.graphs and not self.is_timed and self.executor.wants_graphs
+
     def replan_if_learned(self) -> bool:
         """After a rehearsal. Plans again when it saw other allocations than the plan was made for, or when, under a
         budget, the plan rests on costs that nobody had measured. (Without a budget costs decide nothing.)
@@ -284,6 +290,8 @@ def figures(planned: StepPlan | None) -> dict:
         "tile_error": planned.tile_error if planned else 0.0,
         "tile_largest_error": planned.tile_largest_error if planned else 0.0,
         "tile_refusal": planned.tile_refusal if planned else "",
+        "graph_ops": planned.executor.graph_ops if planned else 0,
+        "graph_refusal": planned.executor.graph_refusal if planned else "",
     }
 
 
