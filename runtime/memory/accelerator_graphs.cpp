@@ -5,6 +5,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <exception>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -101,13 +102,19 @@ class StreamGraphs final : public Device::Graphs {
     const std::lock_guard lock(shared_.mutex);
     const c10::Stream now = guard_.getStream(where_);
     follow(now, shared_.stream);
+    std::exception_ptr error;
     {
       const c10::StreamGuard on(shared_.stream);
       shared_.order->begin();
-      work();
+      try {
+        work();
+      } catch (...) {
+        error = std::current_exception();
+      }
       shared_.order->end();
     }
-    follow(shared_.stream, now);
+    follow(shared_.stream, now);  // where the work has stopped, too: kernels that it has asked for still run
+    if (error) std::rethrow_exception(error);
   }
 
   std::unique_ptr<Device::Graph> note(const std::function<void()>& work) override {

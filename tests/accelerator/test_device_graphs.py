@@ -332,10 +332,11 @@ def test_a_device_that_has_no_room_for_another_workspace(loaded):
         if i == 6:
             loaded.configure(limit_bytes=torch.accelerator.memory_allocated() + (32 << 10))
 
-    loaded.configure(workspace_bytes=64 << 10)
+    loaded.configure(workspace_bytes=64 << 10, poison=True, check_order=True)
     got, step, _ = trained(loaded, between=between)
     loaded.configure(limit_bytes=2 << 30)
     assert same(got, wanted)
+    assert loaded.counters()["races"] == 0, loaded.first_race()
     assert step.stats()["graph_ops"] == 0 and "out of memory" in step.stats()["graph_refusal"]
 
 
