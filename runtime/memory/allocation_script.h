@@ -71,6 +71,9 @@ class AllocationScript {
   std::int64_t restart_peak() { return std::exchange(peak_bytes_, live_bytes_); }
   void resume_peak(std::int64_t before) { peak_bytes_ = std::max(peak_bytes_, before); }
 
+  // So far all memory was asked for as planned, and each op has given back what is no result of its own.
+  [[nodiscard]] bool as_planned() const { return misses_ == 0 && watched_.empty(); }
+
   // So much was live beside it, in scripts of other threads, at one moment.
   void count_beside(std::int64_t peak_bytes, std::int64_t misses, std::int64_t skipped);
 

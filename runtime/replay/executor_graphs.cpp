@@ -8,8 +8,8 @@
 // In a graph are PyTorch's own kernels that read and write the arena, parameters and buffers, or make gradients. Not in one:
 // what reads an argument or tells Python something, other results, draws of random numbers, copies to the host and their
 // ends, collectives, and updates of optimizers, whose numbers are others in each call. Where a parameter or a gradient lies
-// elsewhere now, or a number is another one, the piece's kernels are asked for one by one; where that goes on, they are
-// noted anew.
+// elsewhere now, or a number is another one, or an operator before has taken memory otherwise than planned, the piece's
+// kernels are asked for one by one; where that goes on, they are noted anew.
 //
 // Like a plan, graphs are not believed: a rehearsal notes and runs them, the step runs without them, and they are used
 // from then on if both have left the same bits. What the device cannot note stays outside, and the others are noted anew.
@@ -195,7 +195,7 @@ void Executor::count_unserved() {
 }
 
 bool Executor::still_serves(const NotedPiece& piece) const {
-  return graphs_->arena == arena_->base() && piece.graph->holds() &&
+  return graphs_->arena == arena_->base() && script_.as_planned() && piece.graph->holds() &&
          std::all_of(piece.outside.begin(), piece.outside.end(),
                      [&](const NotedPiece::Outside& o) { return place_of(storages_[o.block.index()]) == o.at; }) &&
          std::all_of(piece.results.begin(), piece.results.end(),
@@ -225,6 +225,7 @@ void Executor::run_piece(NotedPiece& piece, RunOptions options, torch::jit::Stac
   if (graphs_->stage == Stage::kWarming) {
     graphs_->device->warm_up(work);
   } else {
+    if (!script_.as_planned()) throw Error("an operator has taken memory that was not planned");
     graphs_->noted_now = static_cast<std::size_t>(&piece - graphs_->pieces.data());
     graphs_->at = piece.from;
     note_what_is_given(piece);
@@ -249,9 +250,9 @@ void Executor::note_what_is_given(NotedPiece& piece) const {
       for (const Operand& operand : argument.operands) {
         if (!operand.slot.valid() || operand.shell) continue;
         const BlockId block = tape_->slots[operand.slot.index()].block;
-        if (!tape_->blocks[block.index()].external) continue;
-        slots.insert(operand.slot);
+        if (!storages_[block.index()]) continue;  // the piece makes it
         blocks.insert(block);
+        if (tape_->blocks[block.index()].external) slots.insert(operand.slot);
       }
     }
   }
@@ -301,7 +302,6 @@ void Executor::note_what_it_leaves(NotedPiece& piece, const Note& note) {
 void Executor::launch(const NotedPiece& piece) {
   for (std::size_t i = piece.from; i < piece.to; ++i) before_writes(i);
   script_.count_beside(piece.peak_bytes, 0, 0);
-  piece.graph->replay();
   for (const BlockId block : piece.ends) drop(block);
   c10::Allocator* const allocator = c10::GetAllocator(tape_->device.type());
   for (const auto& [block, allocation] : piece.begins) {
@@ -311,9 +311,12 @@ void Executor::launch(const NotedPiece& piece) {
         c10::Storage(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator,
                      /*resizable=*/true);
     script_.end_op(/*takes_all=*/true);
-    if (allocation.result == PlannedAllocation::kNoResult)
-      script_.vouch(place_of(storages_[block.index()]), allocation.offset);
+    if (allocation.result != PlannedAllocation::kNoResult || bytes == 0) continue;
+    const void* const at = place_of(storages_[block.index()]);
+    if (at != arena_->base() + allocation.offset) throw Error("what a graph makes has no room where it lies");
+    script_.vouch(at, allocation.offset);
   }
+  piece.graph->replay();
 }
 
 }  // namespace stowage::runtime

@@ -22,7 +22,7 @@ struct NotedPiece {
   std::size_t from = 0, to = 0;
   std::unique_ptr<Device::Graph> graph;
 
-  // What its kernels have been given, and cannot be given otherwise: where parameters and the like lie, where gradients are
+  // What its kernels have been given, and cannot be given otherwise: where parameters and earlier results lie, where gradients are
   // made that the step returns, and numbers.
   struct Outside {
     BlockId block;

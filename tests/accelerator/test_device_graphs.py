@@ -325,6 +325,21 @@ def test_the_workspace_that_a_library_keeps_for_a_stream(loaded):
     assert launches(6) > 0, "they are noted anew"
 
 
+def test_memory_that_an_operator_before_takes_in_the_place_of_its_result(loaded):
+    """A library takes a workspace of the size of a result, late, and keeps it: the result lies elsewhere in this call, and what
+    is planned to lie there later, too."""
+    loaded.configure(poison=True)
+    step, eager = with_a_twin(loaded)
+    x = torch.ones(8, 16).to("standin")
+    for _ in range(STEPS):
+        assert torch.equal(step(x).cpu(), eager(x).cpu())
+    assert step.stats()["graph_ops"] > 0 and step.stats()["misses"] == 0
+    loaded.configure(workspace_bytes=8 * 16 * 4)
+    for _ in range(8):
+        assert torch.equal(step(x).cpu(), eager(x).cpu())
+    assert step.stats()["misses"] > 0, "the operator has found its memory: this shows nothing"
+
+
 def test_a_device_that_has_no_room_for_another_workspace(loaded):
     wanted, _, _ = trained(loaded, plan=False)
 
