@@ -116,9 +116,9 @@ void bind_executor(nb::module_& m) {
           [](rt::Executor& executor, const std::vector<Address>& inputs) {
             const std::vector<at::Tensor> in = tensors_at(inputs);
             const nb::gil_scoped_release release;
-            return executor.try_graphs(in);
+            executor.try_graphs(in);
           },
-          "inputs"_a, "After run(): are the graphs used from now on? Only where both have done the same.")
+          "inputs"_a, "After run(): the graphs are used from now on, where both have done the same.")
       .def_prop_ro(
           "graph_ops",
           [](const rt::Executor& e) {

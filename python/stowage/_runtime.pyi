@@ -670,9 +670,9 @@ class Executor:
         Before run(), which is to follow: the device notes pieces of the plan. Nothing is changed.
         """
 
-    def try_graphs(self, inputs: Sequence[int]) -> bool:
+    def try_graphs(self, inputs: Sequence[int]) -> None:
         """
-        After run(): are the graphs used from now on? Only where both have done the same.
+        After run(): the graphs are used from now on, where both have done the same.
         """
 
     @property

@@ -172,8 +172,8 @@ class Executor {
   // `gradients`: positions in Tape::returned of what becomes a parameter's gradient.
   void note_graphs(const std::vector<at::Tensor>& inputs, const std::vector<std::size_t>& gradients);
   // After note_graphs(), and run() from the same state, whose results are still there: graphs are used from now on where both have
-  // done the same. True where they are.
-  bool try_graphs(const std::vector<at::Tensor>& inputs);
+  // done the same.
+  void try_graphs(const std::vector<at::Tensor>& inputs);
   [[nodiscard]] const NotedGraphs* graphs() const { return graphs_.get(); }
 
   // Ops of the tape whose results a rehearsal digests, as chains of rows have made them.

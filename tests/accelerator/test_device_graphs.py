@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from mean_square import mean_square_step
 from programs import Program
-from test_compiled import assert_as_planned, compiled, same
+from test_compiled import assert_as_planned, compiled, same, update
 from torch import nn
 
 import stowage
@@ -121,7 +121,7 @@ class Net(nn.Module):
         return self.head(self.layers(x * 1 + places))
 
 
-def trained(standin, plan=True, steps=STEPS, scale=lambda i: 1.0, between=lambda i, model: None, body=None, **options):
+def trained(standin, plan=True, steps=STEPS, scale=lambda i: 1.0, between=lambda i, model: None, **options):
     """(what all steps return and leave, the step, kernels asked for in each call)"""
     torch.manual_seed(0)
     model = standin.move(Net())
@@ -129,14 +129,8 @@ def trained(standin, plan=True, steps=STEPS, scale=lambda i: 1.0, between=lambda
     now = {"scale": 1.0}
 
     def step(x, y):
-        if body is not None:
-            return body(model, optimizer, x, y)
         hidden = torch.relu(model(x) * now["scale"]).square().tanh().add(0.5).sigmoid()
-        loss = F.cross_entropy(hidden, y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return update(model, optimizer, F.cross_entropy(hidden, y))
 
     run = stowage.compile(step, graphs=True, **options) if plan else step
     generator, seen, kernels = torch.Generator().manual_seed(5), [], []
@@ -166,11 +160,8 @@ def test_most_kernels_are_not_asked_for(loaded):
 
 
 def test_without_the_option_nothing_is_noted(loaded):
-    step, x = (
-        stowage.compile(mean_square_step(model := loaded.move(Net()), torch.optim.SGD(model.parameters(), lr=0.1))),
-        None,
-    )
-    x = torch.ones(6, 16, device="standin")
+    model, x = loaded.move(Net()), torch.ones(6, 16, device="standin")
+    step = stowage.compile(mean_square_step(model, torch.optim.SGD(model.parameters(), lr=0.1)))
     for _ in range(STEPS):
         step(x)
     assert step.stats()["planned_steps"] > 5
@@ -205,11 +196,7 @@ def test_gradients_that_are_kept(loaded):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
         def step(x):
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
+            return update(model, optimizer, model(x).square().mean())
 
         run, kept, in_graphs = stowage.compile(step, graphs=True, strict=True) if plan else step, [], []
         x = torch.ones(6, 16).to("standin")
@@ -404,11 +391,7 @@ def test_an_index_out_of_range_leaves_all_as_before(loaded):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 
     def body(x, y):
-        loss = F.nll_loss(torch.log_softmax(model(x), 1), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return update(model, optimizer, F.nll_loss(torch.log_softmax(model(x), 1), y))
 
     step = stowage.compile(body, graphs=True, strict=True)
     x, good = torch.randn(6, 16).to("standin"), torch.zeros(6, dtype=torch.long, device="standin")

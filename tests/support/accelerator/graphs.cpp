@@ -1,19 +1,15 @@
 // Graphs of the stand-in (see graphs.h).
 #include "graphs.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-
 #include <cstring>
 #include <memory>
 #include <utility>
 
 #include "kernel_memory.h"
+#include "kernels.h"
 #include "settings.h"
+#include "torch_versions.h"
 #include "twins.h"
-#if __has_include(<ATen/core/GraphImplInterface.h>)
-#include <ATen/core/GraphImplInterface.h>
-#endif
 
 namespace standin {
 namespace {
@@ -29,10 +25,8 @@ void run(const Node& node) {
   MadeStorages made;
   for (const c10::IValue& argument : node.arguments) stack.push_back(twins_of(argument, made));
   {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const InKernel in_kernel(node.taken);
-    node.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    call_cpu_kernel(node.op, &stack);
   }
   std::size_t next = 0;
   const auto settle = [&](const at::Tensor& result) {
@@ -71,7 +65,7 @@ void refuse_while_capturing(const std::string& what) {
   TORCH_CHECK(tl_capture == nullptr, "stand-in: operation not permitted when stream is capturing: ", what);
 }
 
-#if __has_include(<ATen/core/GraphImplInterface.h>)
+#ifdef STANDIN_HAS_GRAPHS
 namespace {
 
 class Graph final : public at::GraphImplInterface {
@@ -117,7 +111,7 @@ class Graph final : public at::GraphImplInterface {
 
 }  // namespace standin
 
-#if __has_include(<ATen/core/GraphImplInterface.h>)
+#ifdef STANDIN_HAS_GRAPHS
 namespace at {  // NOLINT: as PyTorch's registries want it
 C10_REGISTER_CLASS(GraphImplRegistry, STANDIN, standin::Graph)
 }

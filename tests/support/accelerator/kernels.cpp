@@ -151,6 +151,12 @@ struct Call {
 
 }  // namespace
 
+void call_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;  // what the kernel calls is plain work of the CPU
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
 void run_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   TORCH_CHECK(!forked(), "Cannot re-initialize the stand-in in a forked subprocess");
   const c10::FunctionSchema& schema = op.schema();
@@ -192,10 +198,8 @@ void run_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     for (c10::IValue& argument : node.arguments) argument = twins_of(argument, made);
   }
   {
-    const at::AutoDispatchBelowADInplaceOrView below;  // what the kernel calls is plain work of the CPU
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const InKernel in_kernel(call.capture, &node.taken);
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    call_cpu_kernel(op, stack);
   }
   if (!ours) return;
   call.twins.settle();
